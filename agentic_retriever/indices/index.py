@@ -39,7 +39,7 @@ from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profil
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.stores.edge import CollectionFile, check_space, edge_errors
+from agentic_retriever.stores.edge import check_space, edge_errors, read_collection
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 
@@ -396,37 +396,31 @@ _COPY_TRIES: Final = 5
 _ZEROS: Final = bytes(1 << 20)
 
 
-def _copy_to_read(folder: Path, embedding: EmbeddingModel, busy: errors.StoreBusyError) -> StoredIndex:
+def _copy_to_read(folder: Path, embedding: EmbeddingModel, busy: Exception) -> StoredIndex:
     place = tempfile.TemporaryDirectory(prefix="agentic-retriever-", ignore_cleanup_errors=True)
-    try:
+    with ExitStack() as undo:
+        undo.callback(place.cleanup)
         check_space("read a copy of the index", Path(place.name))
-        for _ in range(_COPY_TRIES):
-            copy, before = Path(tempfile.mkdtemp(dir=place.name)) / folder.name, _settled(folder)
-            with suppress(OSError, sqlite3.Error):  # a file was replaced meanwhile
+        for number in range(_COPY_TRIES):
+            copy, before = Path(place.name, str(number), folder.name), _settled(folder)
+            try:
                 if before and _copied(folder, copy) and _settled(folder) == before:
                     opened = StoredIndex(copy, embedding, copy=place)
-                    logger.warning(
-                        "index %r is in use by another process; reading a copy of its present state", folder.name
-                    )
+                    undo.pop_all()
+                    logger.warning("index %r is in use by another process; a copy of it is read", folder.name)
                     return opened
-    except BaseException:
-        place.cleanup()
-        raise
-    place.cleanup()
-    raise errors.StoreBusyError(
-        f"index {folder.name!r} is being changed by another process; try again when it is done"
-    ) from busy
+            except (OSError, sqlite3.Error) as err:  # a file was replaced meanwhile, or there is no room
+                busy = err
+        again = f"index {folder.name!r} is being changed by another process; try again when it is done"
+        raise errors.StoreBusyError(again) from busy
 
 
-def _settled(folder: Path) -> dict[str, tuple[int, int]] | None:
-    """Tell one state of the collections from the next; ``None`` while one of them is being changed."""
-    marks = {}
-    for path in folder.glob("*/collection.json"):
-        status = path.stat()
-        if CollectionFile.model_validate_json(path.read_bytes()).points is None:
-            return None
-        marks[path.parent.name] = status.st_ino, status.st_mtime_ns
-    return marks
+def _settled(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Tell one state of the collections from the next; empty while one of them is being changed."""
+    files = {path: path.stat() for path in folder.glob("*/collection.json")}
+    known = [read_collection(path.parent) for path in files]
+    is_settled = all(one is not None and one.points is not None for one in known)
+    return {path: (file.st_ino, file.st_mtime_ns) for path, file in files.items()} if is_settled else {}
 
 
 def _copied(folder: Path, copy: Path) -> bool:
