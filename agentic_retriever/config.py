@@ -25,10 +25,11 @@ from agentic_retriever.errors import ConfigError
 PREFIX: Final = "AGENTIC_RETRIEVER_"
 
 SHARED: Final = (  # settings that are also read from their name in capitals alone; the prefixed variable wins
-    "embedding_model", "ollama_base_url", "openrouter_api_key", "cohere_api_key", "redis_url", "qdrant_url",
-    "qdrant_api_key",
+    "embedding_model", "ollama_base_url", "openrouter_api_key", "openai_base_url", "openai_api_key", "cohere_api_key",
+    "redis_url", "qdrant_url", "qdrant_api_key",
 )  # fmt: skip
 
+OPENAI_URL: Final = "https://api.openai.com/v1"
 _OFFERED: Final = "give the router a classifier of your own to choose another"
 REMOVED: Final = {  # settings that are gone, and what holds instead
     "embedding_batch_size": "16 texts go to the embedding model in one call",
@@ -51,6 +52,8 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "support_below": "nothing is answered from passages that hold an answer with a probability below 0.3",
     "calibration_file": "probabilities of the index are calibrated as they are",
     "retry_below": "the next strategy is tried when what was found fits the question less than 0.5",
+    "default_index": "write the index behind on_abstain, as in on_abstain=default:NAME",
+    "redis_timeout_ms": "one call to Redis may take 50 ms",
     "rrf_k": "the constant of reciprocal rank fusion is 60",
     "planner_parts": "the planner splits a question into 4 parts at most",
     "rerank_candidates": "a reranker looks at 20 nodes, or at top_k if that is more",
@@ -130,14 +133,15 @@ class RouterConfig(BaseSettings):
 
     embedding_model: str = _setting(
         "auto",
-        "auto, local, local:FOLDER or ollama:MODEL; auto keeps what indexes have, else a reachable Ollama, else local",
+        "auto, local, local:FOLDER, ollama:MODEL or openai:MODEL; auto keeps what indexes have, else a reachable "
+        "Ollama, else local",
     )
     ollama_base_url: str = _setting("http://localhost:11434", "where Ollama listens")
 
     llm: str = _setting(
         "none",
-        "model that writes answers: none, ollama, ollama:MODEL, openrouter or openrouter:MODEL; none in all tiers "
-        "answers by extraction",
+        "model that writes answers: none, ollama, ollama:MODEL, openrouter, openrouter:MODEL or openai:MODEL; none in "
+        "all tiers answers by extraction",
     )
     llm_cloud: str = _setting(
         "none", "model for complex questions and long contexts, and when llm fails; values as for llm"
@@ -151,6 +155,8 @@ class RouterConfig(BaseSettings):
     openrouter_base_url: str = _setting("https://openrouter.ai/api/v1", "where OpenRouter listens")
     prices_file: str = _setting("", "JSON file with prices of models that go before those of the package")
     openrouter_api_key: Secret = _setting(Secret(), "key for OpenRouter; never shown")
+    openai_base_url: str = _setting(OPENAI_URL, "where OpenAI, or a server with the same API, listens")
+    openai_api_key: Secret = _setting(Secret(), "key for OpenAI or that server; never shown")
 
     chunk_size: int = _setting(512, "largest chunk", "tokens", ge=32, le=8192)
     chunk_overlap: int = _setting(50, "text shared by neighbouring chunks", "tokens", ge=0)
@@ -173,12 +179,13 @@ class RouterConfig(BaseSettings):
         "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
     )
 
-    on_abstain: Literal["decline", "answer", "all", "default", "raise"] = _setting(
+    on_abstain: str = _setting(
         "decline",
         "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "
-        "from the nearest index (answer), all of them (all) or the default one (default), or an error (raise)",
+        "from the nearest index (answer), all of them (all) or one that takes them (default:NAME), or an error (raise)",
+        "decline, answer, all, default:NAME or raise",
+        pattern="^(decline|answer|all|default:.+|raise)$",
     )
-    default_index: str = _setting("", "index that takes questions about nothing in the indexes; on_abstain = default")
 
     fusion: Literal["calibrated", "weighted", "rrf", "borda"] = _setting(
         "calibrated", "how hybrid merges dense and BM25; calibrated weighs them by question, or as trained on the index"
@@ -224,7 +231,6 @@ class RouterConfig(BaseSettings):
     redis_url: Secret = _setting(
         Secret(), "Redis that shares answers and vectors with other processes; empty for memory only; never shown"
     )
-    redis_timeout_ms: float = _setting(50.0, "total time for one call to Redis", "milliseconds", ge=1, le=10_000)
 
     qdrant_url: Secret = _setting(
         Secret(), "Qdrant server that holds new indexes, such as http://localhost:6333; empty for the data directory"
@@ -264,8 +270,6 @@ class RouterConfig(BaseSettings):
             raise ConfigError(f"setting {name} must be {allowed_values(field)}, got {got}") from None
         if self.chunk_overlap >= self.chunk_size:
             raise ConfigError(f"chunk_overlap {self.chunk_overlap} must be below chunk_size {self.chunk_size} (tokens)")
-        if self.on_abstain == "default" and not self.default_index:
-            raise ConfigError("on_abstain is default, so default_index must name an index")
 
     @classmethod
     def settings_customise_sources(

@@ -13,7 +13,7 @@
     │   └── IndexExistsError             6   the name is taken
     ├── EvaluationError                  6   a data set or its vectors cannot be measured with
     ├── StoreError                       6   the index on disk cannot be used
-    │   ├── StoreBusyError               7   another process holds the data directory
+    │   ├── StoreBusyError               7   another process holds what is to be changed, or changes it
     │   ├── StoreClosedError             6   used after close(), or in a forked child
     │   ├── StoreDamagedError            6   files are missing, truncated or disagree
     │   ├── StoreUnreachableError        6   the vector server is down, too slow, or refuses the call
@@ -106,7 +106,7 @@ class StoreError(AgenticRetrieverError):
 
 
 class StoreBusyError(StoreError):
-    """Another process holds the data directory."""
+    """Another process holds what is to be changed, or changes what is to be read."""
 
     exit_code = 7
 

@@ -42,6 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}(:[A-Za-z0-9_.-]{1,64})*")
 _ENVELOPE = re.compile(rb'\{"v":1,"sum":"([0-9a-f]{32})",("until":(\d{1,15}),"value":(.*)\})', re.DOTALL)
 _MAX_CALLS = 16  # at once, each on a connection of its own
 _COOLDOWN_S, _MAX_COOLDOWN_S = 1.0, 30.0  # before the first probe of a server that is down, and between later ones
+TIMEOUT_S = 0.05  # for one call
 _SWEEP_S = 10.0
 _MAX_JOBS, _MAX_BYTES = 1_024, 8_000_000  # that may wait to be written
 _MAX_VALUE_BYTES = 1_000_000
@@ -60,7 +61,7 @@ def open_link(config: RouterConfig) -> RedisLink | None:
         install = "install it with: pip install 'agentic-retriever[redis]'"
         logger.warning("a Redis URL is set and the package redis is not there; %s; caching in memory only", install)
         return None
-    return RedisLink(config.redis_url, timeout_s=config.redis_timeout_ms / 1000)
+    return RedisLink(config.redis_url, timeout_s=TIMEOUT_S)
 
 
 class RedisLink:

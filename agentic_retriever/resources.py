@@ -167,16 +167,20 @@ class Resources:
         except errors.UnknownIndexError as err:
             raise errors.UnknownIndexError(errors.unknown_name("index", str(name), self.names())) from err
 
-    def stored(self, name: str) -> StoredIndex:
-        """Return an index of the data directory, opening it with its first use."""
+    def stored(self, name: str, *, to_change: bool = False) -> StoredIndex:
+        """Return an index of the data directory, opening it with its first use.
+
+        One that another process holds is a copy, or a ``StoreBusyError`` if it is to be changed.
+        """
         self.check_open()
         self.attached.refuse(name)
         opened = self.storage.opened(name)
-        if opened is not None:
+        if opened is not None and not (to_change and opened.copy):
             return opened
         with self._lock:
+            self.forget(name)
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
-            return self.storage.open(name, self.embedding())
+            return self.storage.open(name, self.embedding(), to_change=to_change)
 
     def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
         """Return the indexes that can be opened, in order of their names, and why the others cannot."""
@@ -271,7 +275,7 @@ class Resources:
 
 # From the names in the settings to the parts of a router
 
-_NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
+_NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to a model, or take auto"
 
 # Two indexes are searched when their probabilities differ by less; docs/routing.md has what other margins gave.
 INDEX_MARGIN: Final = 0.4

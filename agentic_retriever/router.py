@@ -259,7 +259,7 @@ class AgenticRouter:
             chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
             index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
         else:
-            index = resources.stored(name)
+            index = resources.stored(name, to_change=True)
         indexer = Indexer(index, self.config, progress)
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
@@ -289,7 +289,7 @@ class AgenticRouter:
             EmbeddingError: If something could not be embedded; run again to go on.
             StoreError: If the disk failed; other errors are as those of :meth:`stored_index`.
         """
-        index, model = self.resources.stored(name), self.resources.model
+        index, model = self.resources.stored(name, to_change=True), self.resources.model
         index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
         index.keyword()
 
@@ -338,7 +338,7 @@ class AgenticRouter:
             UnknownIndexError: If there is no such index.
             IndexingError: If a document is not in it; nothing is removed then.
         """
-        index = self.resources.stored(name)
+        index = self.resources.stored(name, to_change=True)
         report = Indexer(index).remove_documents(doc_ids)
         index.build_in_background()
         return report

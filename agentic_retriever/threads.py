@@ -111,8 +111,11 @@ class DeadlineCaller:
     (``None``: any number). ``what`` is called, in messages, such as ``"embedding model ollama:nomic-embed-text"``.
     """
 
-    def __init__(self, what: str, *, max_calls: int = 8, max_waiting: int | None = None) -> None:
+    def __init__(
+        self, what: str, *, max_calls: int = 8, max_waiting: int | None = None, advice: str = "check that it is up, or "
+    ) -> None:
         self.what = what
+        self.advice = advice
         self.max_calls = max_calls
         self.max_waiting = max_waiting
         self._free = threading.BoundedSemaphore(max_calls)
@@ -130,7 +133,7 @@ class DeadlineCaller:
             if future.done():  # the function itself raised a TimeoutError
                 raise
             raise DeadlineExceededError(
-                f"{self.what} did not answer within {timeout_s:.1f} s; check that it is up, or allow more time"
+                f"{self.what} did not answer within {timeout_s:.1f} s; {self.advice}allow more time"
             ) from err
 
     def start(self, function: Callable[[], T], timeout_s: float) -> Future[T]:

@@ -91,6 +91,7 @@ class ModelServer(LoopbackServer):
         super().__init__()
 
     def serve(self, handler: BaseHTTPRequestHandler, body) -> None:
+        self.authorization = handler.headers.get("authorization")
         if handler.command == "POST":
             self.requests.append((handler.path, body or {}))
             self._answer(handler, body or {})

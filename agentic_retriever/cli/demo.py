@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -16,6 +21,9 @@ if TYPE_CHECKING:
     from agentic_retriever.router import AgenticRouter
 
 
+_ASKED_AGAIN: Final = "en-030"
+
+
 @terminal.reported
 def demo(ctx: typer.Context) -> None:
     """Build three sample indexes and answer questions in three languages; needs no key and no server."""
@@ -23,8 +31,9 @@ def demo(ctx: typer.Context) -> None:
     from agentic_retriever.router import AgenticRouter
 
     console, given = terminal.Console(), terminal.load_config(ctx.obj)
-    # A data directory of its own, and the model of the shipped vectors.
-    config = given.with_changes(data_dir=given.data_dir / "demo", embedding_model="local", selector="heuristic")
+    # A data directory of its own, and for new indexes the model of the shipped vectors; all else as any command has it.
+    model = "local" if given.embedding_model == "auto" else given.embedding_model
+    config = given.with_changes(data_dir=given.data_dir / "demo", embedding_model=model)
     start = time.perf_counter()
     with AgenticRouter(config, packed=[PackedVectors(VECTORS)]) as router:
         console.line(f"Indexing the sample corpus into {config.data_dir}", style="bold")
@@ -37,9 +46,19 @@ def demo(ctx: typer.Context) -> None:
         right, asked = _ask(console, router)
     console.line()
     console.line(f"{right} of {asked} questions went to the expected index. Now ask your own:", style="bold")
-    folder = config.data_dir
-    console.line(f'  agentic-retriever --data-dir {folder} query "How many days of annual leave do I get?" --explain')
-    console.line('  agentic-retriever index add mine PATH --description "what it holds"')
+    again = f"{_program()} --data-dir {shlex.quote(str(config.data_dir))}"
+    question = next(str(q["query"]) for q in load_questions() if q["id"] == _ASKED_AGAIN)
+    console.line(f"  {again} query {shlex.quote(question)} --explain")
+    mine = "docs" if Path("docs").is_dir() else "FOLDER"
+    console.line(f"  {again} index add mine {mine} --description 'what it holds'")
+
+
+def _program() -> str:
+    """Return what calls this program here: its name where the shell finds it, else its path."""
+    path = Path(sys.argv[0])
+    if path.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m agentic_retriever"
+    return path.name if shutil.which(path.name) == str(path) else shlex.quote(os.path.relpath(path))
 
 
 def _ask(console: terminal.Console, router: AgenticRouter) -> tuple[int, int]:

@@ -72,11 +72,11 @@ def index_show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False)
     if as_json:
         console.json(facts)
         return
-    documents = facts.pop("documents")
-    fields = facts.pop("fields")
+    documents, fields, numbers = (facts.pop(key) for key in ("documents", "fields", "numbers"))
     console.table(["property", "value"], list(facts.items()), title=name)
-    if fields:
-        rows = [(field, len(values), ", ".join(values[:5])) for field, values in fields.items()]
+    rows: list[tuple[object, ...]] = [(field, len(values), ", ".join(values[:5])) for field, values in fields.items()]
+    rows += [(field, "numbers", f"{low:.15g} to {high:.15g}") for field, (low, high) in numbers.items()]
+    if rows:
         console.table(["field", "values", "examples"], rows)
     console.table(
         ["document", "kind", "title", "nodes"],
@@ -174,6 +174,7 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
         "node_count": index.count(),
         "unfinished_documents": counts.unfinished,
         "fields": {field: sorted(values) for field, values in sorted(profile.field_values.items())},
+        "numbers": dict(sorted(profile.number_ranges.items())),
         "documents": [
             {name: getattr(entry, name) for name in ("doc_id", "kind", "title", "source")}
             | {"nodes": len(index.catalog.node_ids(entry.doc_id))}

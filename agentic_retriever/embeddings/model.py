@@ -39,9 +39,10 @@ _SCHEMA: Final = (
 )
 
 
-def embedding_time_s(left_s: float) -> float:
+def embedding_time_s(left_s: float, model: "EmbeddingModel | None" = None) -> float:
     """Return how long of the time that a question has left an embedding model is waited for."""
-    return min(QUESTION_S, QUESTION_SHARE * left_s)
+    share = QUESTION_SHARE * left_s
+    return share if model is not None and model.is_local else min(QUESTION_S, share)
 
 
 def text_hash(text: str) -> bytes:
@@ -202,10 +203,10 @@ class EmbeddingModel:
     ) -> None:
         self.name = name  # such as "local:multilingual-e5-small-q4"; an index remembers it
         self.base = base
-        is_local = isinstance(base, LocalEmbedding)
-        self.batch_size = batch_size or (base.embed_batch_size if is_local else BATCH_SIZE)
+        self.is_local = isinstance(base, LocalEmbedding)
+        self.batch_size = batch_size or (base.embed_batch_size if self.is_local else BATCH_SIZE)
         # For one call in all; a model in this process does not hang, however long it takes.
-        self.timeout_s = timeout_s or (None if is_local else TIMEOUT_S)
+        self.timeout_s = timeout_s or (None if self.is_local else TIMEOUT_S)
         self._shared = [level for level in (shared,) if level is not None]
         self._query_sources: tuple[VectorSource, ...] = (*packed, *self._shared)  # the file on disk has no questions
         self._levels = [level for level in (disk, shared) if level is not None]
@@ -213,7 +214,8 @@ class EmbeddingModel:
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
         self._dimension: int | None = None
-        self._caller = DeadlineCaller(f"embedding model {name}")
+        advice = "it runs in this process and is slow here; " if self.is_local else "check that it is up, or "
+        self._caller = DeadlineCaller(f"embedding model {name}", advice=advice)
         self.breaker = breaker or Breaker()
 
     @property
@@ -314,8 +316,10 @@ class EmbeddingModel:
 
     def _call(self, function: Callable[[], list[list[float]]], timeout_s: float | None) -> list[list[float]]:
         limit = min((each for each in (timeout_s, self.timeout_s) if each is not None), default=None)
-        ticket, ok = None if timeout_s is None else self.breaker.enter(), None
-        if ticket is None and timeout_s is not None:
+        # Nobody is spared by not asking a model in this process.
+        is_guarded = timeout_s is not None and not self.is_local
+        ticket, ok = self.breaker.enter() if is_guarded else None, None
+        if is_guarded and ticket is None:
             failed = f"embedding model {self.name} is not asked since it failed {self.breaker.failures} times in a row"
             raise EmbeddingError(f"{failed}; check that it is up; tried again in {self.breaker.retry_in_s:.0f} s")
         try:
@@ -332,7 +336,7 @@ class EmbeddingModel:
         except Exception as err:  # the seam to embedding models: every client has errors of its own
             ok = False
             failed = f"embedding model {self.name} failed: {type(err).__name__}"
-            raise EmbeddingError(f"{failed}; check that it is up and run again") from err
+            raise EmbeddingError(f"{failed}; {'' if self.is_local else 'check that it is up and '}run again") from err
         finally:
             if ticket is not None:
                 self.breaker.leave(ticket, ok=ok)

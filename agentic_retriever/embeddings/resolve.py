@@ -7,13 +7,15 @@ from typing import Final
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from agentic_retriever.config import RouterConfig
+from agentic_retriever.config import OPENAI_URL, RouterConfig
 from agentic_retriever.embeddings.local import LOCAL_MODEL, LocalEmbedding
 from agentic_retriever.embeddings.model import BATCH_SIZE, TIMEOUT_S
 from agentic_retriever.errors import ConfigError
 
 _LOCAL: Final = "local"
+_ALLOWED: Final = "auto, local, local:FOLDER, ollama:MODEL or openai:MODEL"
 _OLLAMA_PREFIX: Final = "ollama:"
+_OPENAI_CLASS: Final = "OpenAIEmbedding"  # what indexes remember of it, and of such an object that was passed in
 _AUTO_OLLAMA_MODEL: Final = "nomic-embed-text"
 
 
@@ -30,7 +32,7 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
     """Build the embedding that the settings name; no network but for ``auto`` without an index.
 
     ``remembered`` is the identity that the indexes of the data directory were built with, if there are any. A name that
-    is none of ``auto``, ``local``, ``local:FOLDER`` and ``ollama:MODEL`` raises ``ConfigError``.
+    is none of ``auto``, ``local``, ``local:FOLDER``, ``ollama:MODEL`` and ``openai:MODEL`` raises ``ConfigError``.
     """
     name = config.embedding_model
     if name == "auto" and remembered:
@@ -42,18 +44,42 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
         return LocalEmbedding()
     if config.embedding_model.startswith(f"{_LOCAL}:"):
         return LocalEmbedding(folder=Path(name.removeprefix(f"{_LOCAL}:")).expanduser())
-    if name.startswith(_OLLAMA_PREFIX) and len(name) > len(_OLLAMA_PREFIX):
-        from llama_index.embeddings.ollama import OllamaEmbedding  # noqa: PLC0415 - heavy, and only needed when chosen
-
-        limit = {"timeout": TIMEOUT_S}  # the client has none, so a hung server would keep its thread for ever
-        model, url = name.removeprefix(_OLLAMA_PREFIX), config.ollama_base_url
-        return OllamaEmbedding(model_name=model, base_url=url, embed_batch_size=BATCH_SIZE, client_kwargs=limit)
+    provider, _, model = name.partition(":")
+    has_openai = bool(config.openai_api_key) or config.openai_base_url != OPENAI_URL
+    makers = {"ollama": _ollama, "openai": _openai, _OPENAI_CLASS: _openai if has_openai else None}
+    make = makers.get(provider)
+    if make is not None and model:
+        return make(config, model)
     if remembered == name:
         raise ConfigError(
             f"the indexes were built with the embedding {name!r}, which has no name in the settings; "
             "set embedding_model to local:FOLDER if it is in a folder, or pass that embedding object to the router"
         )
-    raise ConfigError(f"setting embedding_model must be auto, local, local:FOLDER or ollama:MODEL, got {name!r}")
+    raise ConfigError(f"setting embedding_model must be {_ALLOWED}, got {name!r}")
+
+
+def _ollama(config: RouterConfig, model: str) -> BaseEmbedding:
+    from llama_index.embeddings.ollama import OllamaEmbedding  # noqa: PLC0415 - heavy, and only needed when chosen
+
+    limit = {"timeout": TIMEOUT_S}  # the client has none, so a hung server would keep its thread for ever
+    url = config.ollama_base_url
+    return OllamaEmbedding(model_name=model, base_url=url, embed_batch_size=BATCH_SIZE, client_kwargs=limit)
+
+
+def _openai(config: RouterConfig, model: str) -> BaseEmbedding:
+    from llama_index.embeddings.openai import OpenAIEmbedding  # noqa: PLC0415 - likewise
+
+    key, url = config.openai_api_key.reveal(), config.openai_base_url
+    if not key and url == OPENAI_URL:
+        raise ConfigError(f"setting embedding_model is openai:{model} but there is no key for it; set OPENAI_API_KEY")
+    return OpenAIEmbedding(
+        model_name=model,
+        api_base=url,
+        api_key=key or "none",
+        embed_batch_size=BATCH_SIZE,
+        timeout=TIMEOUT_S,
+        max_retries=1,
+    )
 
 
 def ollama_models(config: RouterConfig, timeout_s: float = 0.5) -> list[str] | None:

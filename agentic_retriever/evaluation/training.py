@@ -138,7 +138,7 @@ def train_strategies(
         UnknownIndexError: If there is no such index.
     """
     check_names(datasets)
-    index = router.stored_index(name)
+    index = router.resources.stored(name, to_change=True)
     chosen = [dataset.limited(options.limit, options.seed) for dataset in datasets]
     asked, problems = judged_queries(chosen, router, index, place=options.vectors, watcher=watcher)
     label, install = " + ".join(dataset.name for dataset in chosen), not options.dry_run

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -38,7 +39,7 @@ from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profil
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.stores.edge import edge_errors
+from agentic_retriever.stores.edge import check_space, edge_errors, read_collection
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 from agentic_retriever.threads import BriefThread
@@ -171,17 +172,23 @@ class Index(ABC):
 class StoredIndex(stored_nodes.StoredNodes, Index):
     """A named collection of nodes with several views, each built again when the index changed.
 
-    Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
-    this machine share it.
+    Safe to use from many threads; one process at a time holds it, and others read a copy of their own, unless its nodes
+    are on a server: then processes of this machine share it.
     """
 
     folder: Path
     vector_store: NodeStore
 
     def __init__(
-        self, folder: Path, embedding: EmbeddingModel, *, server: stored_nodes.StoreServer | None = None
+        self,
+        folder: Path,
+        embedding: EmbeddingModel,
+        *,
+        server: stored_nodes.StoreServer | None = None,
+        copy: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
         super().__init__(folder, embedding, server)
+        self.copy = copy  # the folder is in it, while another process holds the index itself
         self.may_hang = self.is_remote
         self.has_prefilter = not self.is_remote
         version = self.catalog.version
@@ -278,6 +285,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
             self._builder.join(derived.CLOSING_PATIENCE_S)
         self._metadata.save()
         super().close()
+        if self.copy is not None:
+            self.copy.cleanup()
 
 
 # The data directory: which indexes there are, opened once and shared.
@@ -334,10 +343,19 @@ class IndexStorage:
                 found[self.manifest(name).embedding] = None
         return list(found)
 
-    def open(self, name: str, embedding: EmbeddingModel) -> StoredIndex:
+    def open(self, name: str, embedding: EmbeddingModel, *, to_change: bool = False) -> StoredIndex:
+        """Open an index, or a copy to read where another process holds it and it is not to be changed."""
         with self._lock:
+            if to_change and name in self._open and self._open[name].copy is not None:
+                self.shut(name)
             if name not in self._open:
-                self._open[name] = StoredIndex(self._folder(name), embedding, server=self.server)
+                folder = self._folder(name)
+                try:
+                    self._open[name] = StoredIndex(folder, embedding, server=self.server)
+                except errors.StoreBusyError as err:
+                    if to_change:
+                        raise
+                    self._open[name] = _copy_to_read(folder, embedding, err)
             return self._open[name]
 
     def opened(self, name: str) -> StoredIndex | None:
@@ -400,6 +418,67 @@ class IndexStorage:
         return self.data_dir / INDEXES / name
 
 
+# Reading an index that another process holds. The engine opens a folder once, so its files are copied, at a moment when
+# nothing changes them: every change takes the count from ``collection.json`` before, and puts it back when all is on
+# disk, each time in a new file.
+
+_COPY_TRIES: Final = 5
+_ZEROS: Final = bytes(1 << 20)
+
+
+def _copy_to_read(folder: Path, embedding: EmbeddingModel, busy: Exception) -> StoredIndex:
+    place = tempfile.TemporaryDirectory(prefix="agentic-retriever-", ignore_cleanup_errors=True)
+    with ExitStack() as undo:
+        undo.callback(place.cleanup)
+        check_space("read a copy of the index", Path(place.name))
+        for number in range(_COPY_TRIES):
+            copy, before = Path(place.name, str(number), folder.name), _settled(folder)
+            try:
+                if before and _copied(folder, copy) and _settled(folder) == before:
+                    opened = StoredIndex(copy, embedding, copy=place)
+                    undo.pop_all()
+                    logger.warning("index %r is in use by another process; a copy of it is read", folder.name)
+                    return opened
+            except (OSError, sqlite3.Error) as err:  # a file was replaced meanwhile, or there is no room
+                busy = err
+        again = f"index {folder.name!r} is being changed by another process; try again when it is done"
+        raise errors.StoreBusyError(again) from busy
+
+
+def _settled(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Tell one state of the collections from the next; empty while one of them is being changed."""
+    files = {path: path.stat() for path in folder.glob("*/collection.json")}
+    known = [read_collection(path.parent) for path in files]
+    is_settled = all(one is not None and one.points is not None for one in known)
+    return {path: (file.st_ino, file.st_mtime_ns) for path, file in files.items()} if is_settled else {}
+
+
+def _copied(folder: Path, copy: Path) -> bool:
+    left_out = shutil.ignore_patterns("*.lock", f"{stored_nodes.CATALOG_FILE}*", ".*")
+    shutil.copytree(folder, copy, ignore=left_out, copy_function=_copy_sparse)
+    _back_up(folder, copy)
+    return True
+
+
+def _copy_sparse(source: str, target: str) -> None:
+    """Copy a file without its blocks of zeros, which are nearly all of what the engine sets aside."""
+    with Path(source).open("rb") as there, Path(target).open("wb") as here:
+        while block := there.read(len(_ZEROS)):
+            if block == _ZEROS[: len(block)]:
+                here.seek(len(block), os.SEEK_CUR)
+            else:
+                here.write(block)
+        here.truncate()
+
+
+def _back_up(source: Path, target: Path) -> None:
+    with (
+        closing(sqlite3.connect(source / stored_nodes.CATALOG_FILE)) as there,
+        closing(sqlite3.connect(target / stored_nodes.CATALOG_FILE)) as here,
+    ):
+        there.backup(here)
+
+
 # Moving an index between the data directory and a Qdrant server, or copying it there under another name. Vectors are
 # read and written as they are, so nothing is embedded again. What a copy that was cut off has written is taken over, as
 # long as the index is of the same version. The source stays until the copy has been counted.
@@ -454,7 +533,7 @@ def copy_index(
     """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile."""
     if to not in {stored_nodes.EMBEDDED, stored_nodes.SERVER}:
         raise errors.IndexingError(errors.unknown_name("place", to, (stored_nodes.EMBEDDED, stored_nodes.SERVER)))
-    source = storage.open(name, embedding)
+    source = storage.open(name, embedding, to_change=True)
     if new_name is None and source.manifest.store == to:
         raise errors.IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
     target = stored_nodes.check_index_name(new_name) if new_name is not None else name
@@ -529,11 +608,7 @@ class _Copy:
                 shutil.copytree(item, self.folder / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, self.folder / item.name)
-        with (
-            closing(sqlite3.connect(self.source.folder / stored_nodes.CATALOG_FILE)) as there,
-            closing(sqlite3.connect(self.folder / stored_nodes.CATALOG_FILE)) as here,
-        ):
-            there.backup(here)
+        _back_up(self.source.folder, self.folder)
         pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
         pins.write(self.folder)
         (self.folder / COPY_FILE).unlink(missing_ok=True)

@@ -165,7 +165,7 @@ FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError)  # anything el
 _HINTS: Final = {
     FailureKind.TIMEOUT: "allow more time with llm_timeout_s, or take a faster model",
     FailureKind.UNREACHABLE: "check that it runs and that its address is right",
-    FailureKind.AUTHENTICATION: "check the key, for OpenRouter OPENROUTER_API_KEY",
+    FailureKind.AUTHENTICATION: "check the key, for OpenRouter OPENROUTER_API_KEY, for OpenAI OPENAI_API_KEY",
     FailureKind.PAYMENT: "add credit, or take another model",
     FailureKind.NOT_FOUND: "check the address and the model's name, for Ollama run `ollama pull`",
     FailureKind.BAD_REQUEST: "check the model's name and that the prompt fits its context",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from llama_index.core.llms import LLM
 
-from agentic_retriever.config import RouterConfig, shown_url
+from agentic_retriever.config import OPENAI_URL, RouterConfig, shown_url
 from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, StreamBrokenError
 from agentic_retriever.llm import calls
 from agentic_retriever.llm.calls import estimate_tokens
@@ -238,7 +238,8 @@ _DEFAULTS: Final = {
 }  # fmt: skip
 _TIERS: Final = {Tier.PRIMARY: "llm", Tier.CLOUD: "llm_cloud", Tier.SMALL: "llm_small"}
 _ALLOWED: Final = (
-    "none, ollama:MODEL (such as ollama:llama3:8b) or openrouter:MODEL (such as openrouter:openai/gpt-4o-mini)"
+    "none, ollama:MODEL (such as ollama:llama3:8b), openrouter:MODEL (such as openrouter:openai/gpt-4o-mini) or "
+    "openai:MODEL (of the server at openai_base_url)"
 )
 _MAX_WAITING_PER_WORKER: Final = 4
 _MAX_LISTING_BYTES: Final = 2_000_000
@@ -267,13 +268,14 @@ def build_client(config: RouterConfig, *, models: Mapping[Tier, LLM] | None = No
         if tier in given:
             continue
         provider, model = _provider_and_model(config, setting)
-        if provider == "none" or (provider == "openrouter" and _lacks_key(config, setting)):
+        if provider == "none" or _lacks_key(config, provider, setting):
             continue
         if provider == "ollama":
             clients.append(_ollama(config, tier, model))
         else:
-            alone = setting == "llm" and Tier.CLOUD not in given and config.llm_cloud == "none"
-            clients.append(_openrouter(config, Tier.CLOUD if alone else tier, model, table.price(model)))
+            alone = provider == "openrouter" and setting == "llm" and config.llm_cloud == "none"
+            place = Tier.CLOUD if alone and Tier.CLOUD not in given else tier
+            clients.append(_hosted(config, place, provider, model, table.price(model)))
     if not clients:
         return None
     return TieredClient(clients, timeout_s=config.llm_timeout_s, cloud_price=table.price(DEFAULT_CLOUD_MODEL))
@@ -295,17 +297,18 @@ def _provider_and_model(config: RouterConfig, setting: str) -> tuple[str, str]:
     provider, colon, named = value.strip().partition(":")
     provider = provider.strip().lower()
     model = named.strip() if colon else _DEFAULTS.get((provider, setting), "")
-    if (provider in {"ollama", "openrouter"} and model) or (provider == "none" and not colon):
+    if (provider in {"ollama", "openrouter", "openai"} and model) or (provider == "none" and not colon):
         return provider, model
     raise ConfigError(f"setting {setting} must be {_ALLOWED}, got {value[:80]!r}")
 
 
-def _lacks_key(config: RouterConfig, setting: str) -> bool:
-    if config.openrouter_api_key:
+def _lacks_key(config: RouterConfig, provider: str, setting: str) -> bool:
+    is_openai = provider == "openai" and config.openai_base_url == OPENAI_URL  # other servers may want none
+    if not (is_openai or provider == "openrouter") or getattr(config, f"{provider}_api_key"):
         return False
     message = (
-        f"setting {setting} is {getattr(config, setting)[:80]!r} but there is no key for OpenRouter; set "
-        f"OPENROUTER_API_KEY, or set {setting} to none or ollama:MODEL"
+        f"setting {setting} is {getattr(config, setting)[:80]!r} but there is no key for it; set "
+        f"{provider.upper()}_API_KEY, or set {setting} to none or ollama:MODEL"
     )
     if setting == "llm":
         raise ConfigError(message)
@@ -340,8 +343,10 @@ def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
     return _client(config, tier, llm, price=FREE, probe=probe, on_close=client.close)
 
 
-def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | None) -> LLMClient:
+def _hosted(config: RouterConfig, tier: Tier, provider: str, model: str, price: Price | None) -> LLMClient:
+    """Make a model of OpenRouter, or of any server that has the API of OpenAI."""
     import httpx  # noqa: PLC0415 - only who uses it pays for its import
+    from llama_index.llms.openai_like import OpenAILike  # noqa: PLC0415
     from llama_index.llms.openrouter import OpenRouter  # noqa: PLC0415
 
     # Otherwise the first call loads this, which takes half a second of its own deadline.
@@ -353,21 +358,26 @@ def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | Non
     http = httpx.Client(
         timeout=config.llm_timeout_s, follow_redirects=True, verify=_tls(), event_hooks=calls.event_hooks()
     )
-    key = config.openrouter_api_key.reveal()
-    llm = OpenRouter(
+    url: str = getattr(config, f"{provider}_base_url")
+    key: str = getattr(config, f"{provider}_api_key").reveal()
+    # Newer models of OpenAI itself refuse the limit's name that other servers know, and any temperature but 1.
+    is_picky = url == OPENAI_URL and not model.startswith(("gpt-3", "gpt-4"))
+    limit = {"max_completion_tokens": MAX_ANSWER_TOKENS} if is_picky else {"max_tokens": MAX_ANSWER_TOKENS}
+    make: Callable[..., LLM] = OpenRouter if provider == "openrouter" else OpenAILike
+    llm = make(
         model=model,
-        api_key=key,
-        api_base=config.openrouter_base_url,
-        temperature=0.0,
-        max_tokens=MAX_ANSWER_TOKENS,
+        api_key=key or "none",
+        api_base=url,
+        is_chat_model=True,
+        temperature=1.0 if is_picky else 0.0,
         max_retries=0,
         timeout=config.llm_timeout_s,
         context_window=(price.context_tokens if price else None) or context_window(config.llm_context_chars),
-        additional_kwargs={"stream_options": {"include_usage": True}},
+        additional_kwargs={"stream_options": {"include_usage": True}, **limit},
         http_client=http,
     )
-    probe = functools.partial(_openrouter_probe, config.openrouter_base_url, model)
-    return _client(config, tier, llm, price=price, secrets=(key,), probe=probe, on_close=http.close)
+    probe = functools.partial(_hosted_probe, provider, url, key, model)
+    return _client(config, tier, llm, price=price, secrets=(key,) if key else (), probe=probe, on_close=http.close)
 
 
 @functools.lru_cache(maxsize=1)
@@ -397,24 +407,27 @@ def _ollama_probe(base_url: str, model: str, timeout_s: float) -> str:
     return "" if there else f"{shown} does not have it; get it with: ollama pull {model}"
 
 
-def _openrouter_probe(base_url: str, model: str, timeout_s: float) -> str:
-    """Say the same of OpenRouter (``GET /models``, which takes no key)."""
+def _hosted_probe(provider: str, base_url: str, key: str, model: str, timeout_s: float) -> str:
+    """Say the same of OpenRouter or a server with the API of OpenAI (``GET /models``)."""
     shown = shown_url(base_url)
     try:
-        names = _listed(base_url, "/models", "data", "id", timeout_s)
+        names = _listed(base_url, "/models", "data", "id", timeout_s, key)
     except urllib.error.HTTPError as err:
-        return f"{shown} answers with HTTP {err.code}; check openrouter_base_url, or wait"
+        return f"{shown} answers with HTTP {err.code}; check {provider}_base_url and the key, or wait"
     except OSError:
         return f"no answer at {shown}; check the network"
     except (ValueError, TypeError, LookupError):
-        return f"{shown} does not answer as OpenRouter does; check openrouter_base_url"
+        return f"{shown} lists no models; check {provider}_base_url"
     return "" if model in names else f"{shown} does not list it; check the model's name"
 
 
-def _listed(base_url: str, path: str, key: str, name: str, timeout_s: float) -> set[str]:
+def _listed(base_url: str, path: str, key: str, name: str, timeout_s: float, secret: str = "") -> set[str]:
     """Ask a server for the names of its models; what it says otherwise is an error of some kind."""
     url = base_url.rstrip("/") + path
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an HTTP address")
-    with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 - scheme checked above
+    request = urllib.request.Request(url)  # noqa: S310 - scheme checked above
+    if secret:
+        request.add_unredirected_header("Authorization", f"Bearer {secret}")
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310 - likewise
         return {str(entry[name]) for entry in json.loads(response.read(_MAX_LISTING_BYTES))[key]}

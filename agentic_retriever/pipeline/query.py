@@ -358,8 +358,9 @@ class Pipeline:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
         with run.spending.step("embedding"):
             try:
-                limit = embedding_time_s(run.spending.left_s("embedding the question"))
-                return self.resources.embedding().embed_query(run.question.query, timeout_s=limit)
+                model = self.resources.embedding()
+                limit = embedding_time_s(run.spending.left_s("embedding the question"), model)
+                return model.embed_query(run.question.query, timeout_s=limit)
             except errors.AgenticRetrieverError as err:
                 run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
@@ -386,20 +387,18 @@ class Pipeline:
 
     def _apply_on_abstain(self, selection: schema.Selection, indexes: Sequence[Index]) -> schema.Selection:
         """Apply the setting ``on_abstain`` to a question that seems to be about nothing in the indexes."""
-        policy, default = self._config.on_abstain, self._config.default_index
+        policy, _, default = self._config.on_abstain.partition(":")
         if not selection.abstained or policy in {"answer", "decline"}:
             return selection
         if policy == "raise":
             raise errors.OutOfScopeError(
                 f"the question seems to be about none of the {len(indexes)} indexes ({selection.reason}); "
-                "ask something else, name an index, or set on_abstain to answer, all, default or decline"
+                "ask something else, name an index, or set on_abstain to answer, all, default:NAME or decline"
             )
         if policy == "default":
             known = [index.name for index in indexes]
             if default not in known:
-                raise errors.UnknownIndexError(
-                    errors.unknown_name("index in the setting default_index", default, known)
-                )
+                raise errors.UnknownIndexError(errors.unknown_name("index in the setting on_abstain", default, known))
             reason = f"out of scope, so the default index; {selection.reason}"
             return replace(selection, name=default, names=(default,), reason=reason)
         filled = {index.name for index in indexes if index.count() > 0}

@@ -42,7 +42,8 @@ def with_vector(index: Index, request: base.RetrievalRequest, left_s: float) -> 
         raise DeadlineExceededError("no time was left to embed the question; allow more time")
     try:
         with guard("the embedding model", EmbeddingError):
-            embedded = index.embedding.embed_query(request.query, timeout_s=embedding_time_s(left_s))
+            limit = embedding_time_s(left_s, index.embedding)
+            embedded = index.embedding.embed_query(request.query, timeout_s=limit)
     except DeadlineExceededError as err:
         raise EmbeddingError(str(err)) from err
     return replace(request, query_vector=tuple(float(x) for x in embedded))

@@ -222,6 +222,8 @@ class SharedShard:
         except BaseException:
             self._lock.release()
             raise
+        with suppress(errors.StoreError):  # after a crash, so that what was replayed counts as written
+            self.flush()
 
     @property
     def dimension(self) -> int | None:
@@ -505,7 +507,8 @@ class QdrantEdgeVectorStore(NodeStore):
         self, query: VectorStoreQuery, known: points.KnownPoints[points.FactT]
     ) -> list[tuple[points.FactT, float]]:
         """Find as :meth:`query` does, and read only those points of which ``known`` has no fact."""
-        vector, top_k, wanted = self._checked(query, {})
+        top_k, wanted = self._checked(query, {})
+        vector = self._unit(query)
         if not wanted.exact:
             return known.in_result(self.query(query))
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from itertools import islice
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -35,6 +37,8 @@ MAX_GUESS: Final = 1_024  # further points that are looked at before it is found
 TIE_MARGIN: Final = 8
 _MAX_TIES: Final = 4_096
 _GROWTH: Final = 4
+_DIVERSE_FROM: Final = 100  # nodes among which MMR chooses at least
+_MODES: Final = (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR, VectorStoreQueryMode.HYBRID)
 
 T = TypeVar("T")
 Ids: TypeAlias = Sequence[str] | None
@@ -161,32 +165,41 @@ class NodeStore(BasePydanticVectorStore, ABC):
         self._delete(filters, node_ids=node_ids)
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
-        """Find the nodes nearest to an embedding.
+        """Find the nodes nearest to an embedding, or without one those that satisfy the restrictions.
 
         Args:
             query: ``query_embedding``, ``similarity_top_k`` (0 gives nothing) and, each narrowing the result,
                 ``filters``, ``node_ids`` and ``doc_ids``. An empty list gives nothing; only where ``query_str`` is set
                 too does an empty ``node_ids`` restrict nothing, as that is what LlamaIndex's own retriever sends.
-            **kwargs: None are known.
+                ``mode`` is the default, ``mmr`` with ``mmr_threshold`` as LlamaIndex's own store has it, or, in a store
+                that keeps words, ``hybrid`` with ``query_str`` and ``alpha``.
+            **kwargs: ``mmr_threshold`` for that mode, which a retriever hands on so.
 
         Returns:
-            Nodes, cosines in [-1, 1] and ids, by falling score and then by id.
+            Nodes, cosines in [-1, 1] (or the scores of the mode, or 0 without an embedding) and ids, by falling score
+            and then by id.
 
         Raises:
-            InvalidQueryError: Another mode than the default, no embedding, a bad ``similarity_top_k``, or an unknown
-                argument.
+            InvalidQueryError: Another mode or one that the store does not have, neither an embedding nor a restriction,
+                a bad ``similarity_top_k`` or ``mmr_threshold``, or an unknown argument.
             EmbeddingError: The embedding is zero, or has NaN or an infinity.
             EmbeddingMismatchError: It has another dimension than the collection.
             FilterError: The filters cannot be evaluated.
             StoreError: The disk or the server failed.
         """
-        vector, top_k, wanted = self._checked(query, kwargs)
-        [hits] = self._find([vector], top_k, wanted)
-        return VectorStoreQueryResult(
-            nodes=[hit.node for hit in hits],
-            similarities=[hit.score for hit in hits],
-            ids=[hit.node.node_id for hit in hits],
-        )
+        is_diverse = query.mode == VectorStoreQueryMode.MMR
+        threshold = cast("float | None", kwargs.pop("mmr_threshold", query.mmr_threshold)) if is_diverse else None
+        top_k, wanted = self._checked(query, kwargs)
+        if query.query_embedding is None and wanted.filter is not None:
+            pages = self._pages(wanted, whole=True) if top_k else []
+            found = (points.Hit(node, 0.0) for records in pages for node in points.read_nodes(records))
+            return found_result(list(islice(found, top_k)))
+        vector = self._unit(query)
+        if query.mode == VectorStoreQueryMode.HYBRID:
+            return self._hybrid(query, vector, top_k, wanted)
+        depth = max(_DIVERSE_FROM, _GROWTH * top_k) if is_diverse and top_k else top_k
+        [hits] = self._find([vector], depth, wanted)
+        return found_result(self._diverse(hits, vector, top_k, threshold) if is_diverse else hits)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
@@ -338,33 +351,61 @@ class NodeStore(BasePydanticVectorStore, ABC):
     ) -> Sequence[Sequence[points.EnginePoint]]:
         """Find the best points of each side, by falling score."""
 
+    def _hybrid(
+        self, query: VectorStoreQuery, vector: Vectors, top_k: int, wanted: points.WantedPoints
+    ) -> VectorStoreQueryResult:
+        """Search by meaning and words."""
+        del query, vector, top_k, wanted
+        raise InvalidQueryError(
+            "this store keeps no words, so it has no hybrid mode; ask a router with strategy hybrid, take a "
+            "QdrantServerVectorStore with keywords=True, or the default mode"
+        )
+
     # What is the same for all engines.
 
     @property
     def _stored_dimension(self) -> int | None:
         return self.dimension
 
-    def _checked(
-        self, query: VectorStoreQuery, unknown: Mapping[str, object]
-    ) -> tuple[Vectors, int, points.WantedPoints]:
-        """Check a query; return its unit vector, how many nodes it asks for, and which."""
+    def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> tuple[int, points.WantedPoints]:
+        """Check a query; return how many nodes it asks for, and which."""
         self._check_open()
         top_k = query.similarity_top_k
         if unknown:
             raise InvalidQueryError(f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known")
-        if query.mode != VectorStoreQueryMode.DEFAULT:
-            raise InvalidQueryError(f"query mode {query.mode!s:.40} is not supported; use the default, a dense search")
+        if query.mode not in _MODES:
+            allowed = ", ".join(mode.value for mode in _MODES)
+            raise InvalidQueryError(f"query mode {query.mode!s:.40} is not supported; allowed are {allowed}")
         if type(top_k) is not int or top_k < 0:
             raise InvalidQueryError(f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0")
-        if query.query_embedding is None:
-            raise InvalidQueryError("the query has no embedding; embed its text first")
-        vector = points.unit_vector(query.query_embedding, self._stored_dimension)
         # VectorStoreIndex.as_retriever() sends an empty list when it restricts nothing, and always the query's text.
         # Taken at its word it would find nothing in any store that keeps the text itself.
         is_unrestricted = query.node_ids == [] and query.query_str is not None
         node_ids = None if is_unrestricted else query.node_ids
         wanted = self._select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
-        return vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted
+        return 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted
+
+    def _unit(self, query: VectorStoreQuery) -> Vectors:
+        if query.query_embedding is None:
+            raise InvalidQueryError("the query has no embedding; embed its text first, or give a filter")
+        return points.unit_vector(query.query_embedding, self._stored_dimension)
+
+    def _diverse(
+        self, hits: Sequence[points.Hit], vector: Vectors, top_k: int, threshold: float | None
+    ) -> list[points.Hit]:
+        """Choose hits that are near the vector and unlike each other, as LlamaIndex does."""
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise InvalidQueryError(f"mmr_threshold is {threshold!r}; allowed are numbers from 0 to 1")
+        nodes = {hit.node.node_id: hit.node for hit in hits}
+        ids, rows = self.vectors(list(nodes))
+        scores, chosen = get_top_k_mmr_embeddings(
+            cast("list[float]", vector),
+            cast("list[list[float]]", list(rows)),
+            similarity_top_k=top_k,
+            embedding_ids=ids,
+            mmr_threshold=threshold,
+        )
+        return [points.Hit(nodes[node_id], float(score)) for node_id, score in zip(chosen, scores, strict=True)]
 
     def _select(
         self, filters: MetadataFilters | None, node_ids: Ids = None, doc_ids: Ids = None
@@ -455,3 +496,9 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self.__copy__()
+
+
+def found_result(hits: Sequence[points.Hit]) -> VectorStoreQueryResult:
+    nodes = [hit.node for hit in hits]
+    ids = [node.node_id for node in nodes]
+    return VectorStoreQueryResult(nodes=nodes, similarities=[hit.score for hit in hits], ids=ids)

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import qdrant_edge as edge
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import MetadataFilters
+from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
 from llama_index.vector_stores.qdrant import QdrantVectorStore
+from llama_index.vector_stores.qdrant.utils import relative_score_fusion
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
@@ -26,7 +27,7 @@ from typing_extensions import Self
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.stores import points
-from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors
+from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors, found_result
 from agentic_retriever.stores.sparse import SparseBM25, SparseRow
 from agentic_retriever.threads import DeadlineCaller, Workers
 
@@ -464,6 +465,19 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             answers = self._collection.query_batch_points(collection_name=self.collection_name, requests=requests)
             return [answer.points for answer in answers]
         return [[] for _ in sides]
+
+    def _hybrid(
+        self, query: VectorStoreQuery, vector: Vectors, top_k: int, wanted: points.WantedPoints
+    ) -> VectorStoreQueryResult:
+        if self._words is None:
+            return super()._hybrid(query, vector, top_k, wanted)
+        asked, by_words = self._words._question(query.query_str or ""), query.sparse_top_k or top_k
+        sides = [vector, asked] if asked.indices and top_k else [vector]
+        [dense, *words] = self._find(sides, max(top_k, by_words) if top_k else 0, wanted)
+        results = found_result(dense[:top_k]), found_result(words[0][:by_words] if words else [])
+        alpha = 0.5 if query.alpha is None else query.alpha
+        fused = relative_score_fusion(*results, alpha=alpha, top_k=query.hybrid_top_k or top_k)
+        return fused if fused.nodes else found_result([])
 
     def _near(self, side: Side) -> dict[str, Any]:
         if isinstance(side, models.SparseVector):

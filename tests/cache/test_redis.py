@@ -221,8 +221,8 @@ class TestConstruction:
     def test_open_link_reads_the_settings_and_needs_the_package(self, tmp_path, monkeypatch, caplog):
         config = RouterConfig(data_dir=tmp_path)
         assert open_link(config) is None
-        made = open_link(config.with_changes(redis_url="redis://h:1/2", redis_timeout_ms=400))
-        assert (made.address, made.timeout_s, made.connect_timeout_s) == ("h:1/2", 0.4, 0.4)
+        made = open_link(config.with_changes(redis_url="redis://h:1/2"))
+        assert (made.address, made.timeout_s, made.connect_timeout_s) == ("h:1/2", 0.05, 0.2)
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         assert open_link(config.with_changes(redis_url=Secret("redis://:canary@h"))) is None
         assert "agentic-retriever[redis]" in caplog.text

@@ -127,13 +127,15 @@ def test_documents_and_indexes_are_removed_and_skipped_files_are_named(home):
     assert cli(home, "index", "show", "extra").returncode == 5
     mixed = home / "mixed"
     mixed.mkdir()
-    (mixed / "good.txt").write_text("A good sentence.", encoding="utf-8")
+    (mixed / "good.md").write_text("---\nyear: 2023\nteam: sales\n---\nA good sentence.", encoding="utf-8")
     (mixed / "bad.txt").write_bytes(b"\0\1")
     (mixed / "empty.md").write_text("")
     done = cli(home, "index", "add", "mixed", "mixed")
     assert done.returncode == 0
     assert "1 added" in done.stdout
     assert done.stderr.count("warning: skipped") == 2
+    shown = cli(home, "index", "show", "mixed").stdout  # fields of texts and of numbers
+    assert "team\t1\tsales\nyear\tnumbers\t2023 to 2023\n" in shown
     cli(home, "index", "remove", "mixed")
 
 

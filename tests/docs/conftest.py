@@ -1,40 +1,9 @@
-import os
-import socket
-
 import pytest
-from doc_pages import write_sources
+from doc_pages import isolate, write_sources
 from typer.testing import CliRunner
 
 from agentic_retriever.cli.app import app
-from agentic_retriever.config import PREFIX, RouterConfig
-from agentic_retriever.testing import FakeEmbedding
-
-SHARED = ("EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL")
-REAL_CONNECT = socket.socket.connect
-
-
-def _connect(self, address):
-    """Connect to this machine only."""
-    if self.family in {socket.AF_INET, socket.AF_INET6} and address[0] not in {"localhost", "127.0.0.1", "::1"}:
-        self.close()
-        raise AssertionError(f"the documentation reached for the network: {address[0]}")
-    return REAL_CONNECT(self, address)
-
-
-def _embedding(config: RouterConfig, **_):
-    """Stand in for the packaged model and for the choice among models."""
-    if config.embedding_model not in {"auto", "local"}:
-        raise AssertionError(f"no test has the embedding model {config.embedding_model}; mark the block as not run")
-    return FakeEmbedding(dimension=64)
-
-
-def isolate(patch: pytest.MonkeyPatch, folder) -> None:
-    """Take away the settings of this machine, the network and the packaged model; work in ``folder``."""
-    for name in [name for name in os.environ if name.startswith(PREFIX) or name in SHARED]:
-        patch.delenv(name)
-    patch.setattr(socket.socket, "connect", _connect)
-    patch.setattr("agentic_retriever.resources.resolve_embedding", _embedding)
-    patch.chdir(folder)
+from agentic_retriever.config import PREFIX
 
 
 @pytest.fixture(scope="session")

@@ -2,25 +2,29 @@
 
 import contextlib
 import io
+import os
 import re
 import shutil
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from doc_blocks import RUNNABLE, Block, BlockError, check_command, check_data, command_name, shell_commands
 from typer.testing import CliRunner
 
-from agentic_retriever import AgenticRouter, Strategy
+from agentic_retriever import AgenticRouter, Strategy, config
 from agentic_retriever.cli.app import app
+from agentic_retriever.config import PREFIX, RouterConfig
 from agentic_retriever.retrievers import REGISTRY, unregister_strategy
 from agentic_retriever.routing import unregister_language
 from agentic_retriever.routing.signals import packaged_languages, table_languages
+from agentic_retriever.testing import FakeEmbedding
 
 SOURCES = {
     "docs/handbook/leave.md": "# Leave\n\nEvery employee gets 28 days of annual leave.\n\nAsk a week ahead.\n",
     "docs/handbook/expenses.md": "# Expenses\n\nMeals on a journey are paid up to 40 euros a day.\n",
     "docs/contracts/supply.md": "# Supply\n\nThe supplier delivers within ten days of an order.\n",
-    "questions.txt": "How many days of annual leave do I get?\nWhat is paid for meals?\n",
     "docs/minutes/2023.md": "---\nyear: 2023\nteam: sales\n---\n# Minutes\n\nThe canteen opens at eight.\n",
     "docs/minutes/2025.md": "---\nyear: 2025\nteam: support\n---\n# Minutes\n\nThe canteen opens at nine.\n",
 }
@@ -31,6 +35,34 @@ def write_sources(folder: Path) -> None:
     for name, text in SOURCES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+
+
+SHARED = tuple(name.upper() for name in config.SHARED)
+REAL_CONNECT = socket.socket.connect
+
+
+def _connect(self, address):
+    """Connect to this machine only."""
+    if self.family in {socket.AF_INET, socket.AF_INET6} and address[0] not in {"localhost", "127.0.0.1", "::1"}:
+        self.close()
+        raise AssertionError(f"the documentation reached for the network: {address[0]}")
+    return REAL_CONNECT(self, address)
+
+
+def _embedding(config: RouterConfig, **_):
+    """Stand in for the packaged model and for the choice among models."""
+    if config.embedding_model not in {"auto", "local"}:
+        raise AssertionError(f"no test has the embedding model {config.embedding_model}; mark the block as not run")
+    return FakeEmbedding(dimension=64)
+
+
+def isolate(patch: pytest.MonkeyPatch, folder) -> None:
+    """Take away the settings of this machine, the network and the packaged model; work in ``folder``."""
+    for name in [name for name in os.environ if name.startswith(PREFIX) or name in SHARED]:
+        patch.delenv(name)
+    patch.setattr(socket.socket, "connect", _connect)
+    patch.setattr("agentic_retriever.resources.resolve_embedding", _embedding)
+    patch.chdir(folder)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,62 @@
 """Every fenced block of README.md and docs/*.md: run where it can be, parsed where it cannot, and counted."""
 
 import shlex
+import shutil
+import sys
 from contextlib import nullcontext
 
 import pytest
-from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks
-from doc_pages import PageRun
+from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks, shell_commands
+from doc_pages import PageRun, isolate
+from typer.testing import CliRunner
+
+from agentic_retriever.cli.app import app
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """What is there after ``make demo`` in a fresh clone, on the stand-in model, and what the demonstration printed."""
+    for name in ("docs", "agentic_retriever/sample/data/questions"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    isolate(monkeypatch, tmp_path)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/agentic-retriever", "demo"])
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_every_block_of_the_readme_works_as_it_stands_after_make_demo(clone, tmp_path, monkeypatch):
+    run = PageRun(tmp_path, tmp_path / "no-other-data")
+    for block in read_blocks(ROOT / "README.md"):
+        if block.language != "sh":
+            run.take(block)
+            continue
+        for words in shell_commands(block):
+            if words[0] == "export":
+                monkeypatch.setenv(*words[1].split("="))
+            elif words[0] == "agentic-retriever":
+                check_command(words, block.at)
+                assert all((tmp_path / word).exists() for word in words if word.endswith(".jsonl"))
+                done = None if words[1] in {"bench", "bench-routing", "train"} else CliRunner().invoke(app, words[1:])
+                assert done is None or done.exit_code == 0, (words, done.output)
+            else:
+                assert words[0] in {"make", "source", "pip"}
+    run.close()
+    blocks = [block.text for block in read_blocks(ROOT / "README.md")]
+    assert all("bench]" in text for text in blocks if "agentic-retriever bench" in text)
+
+
+def test_what_the_demonstration_suggests_gives_what_it_showed(clone):
+    shown, _, suggested = clone.partition("Now ask your own:\n")
+    ask, add = [shlex.split(line) for line in suggested.splitlines()]
+    assert ask[0] == add[0] == ".venv/bin/agentic-retriever"
+    answer = CliRunner().invoke(app, ask[1:]).stdout.partition("Question: ")[0]
+    for line in answer.splitlines():
+        assert line.split(" tier ")[0].split(" confidence ")[0] in shown
+    assert CliRunner().invoke(app, add[1:]).exit_code == 0
+
+
+@pytest.mark.parametrize("path", PAGES[1:], ids=lambda path: path.name)
 def test_blocks_of_a_page(path, page_folder, prepared_data, record_property):
     run = PageRun(page_folder, prepared_data)
     try:

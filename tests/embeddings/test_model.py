@@ -6,7 +6,15 @@ import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from waiting import in_threads
 
-from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, PackedVectors, query_hash, text_hash
+from agentic_retriever.embeddings import (
+    DiskVectorCache,
+    EmbeddingModel,
+    LocalEmbedding,
+    PackedVectors,
+    query_hash,
+    text_hash,
+)
+from agentic_retriever.embeddings.model import embedding_time_s
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, OverloadedError
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.threads import Breaker, BreakerState
@@ -131,6 +139,26 @@ def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text_and_
     with pytest.raises(DeadlineExceededError, match="test:model"):
         embedding.embed_query("q")
     release.set()
+
+
+def test_a_model_in_this_process_is_only_slow():
+    """It has its share of the question's time, is never left alone, and nobody is told to look whether it is up."""
+    release = threading.Event()
+
+    class Slow(LocalEmbedding):
+        def _encode(self, texts, *, is_query):
+            release.wait(9)
+            raise RuntimeError
+
+    embedding = EmbeddingModel(Slow(), name="local:slow")
+    assert embedding_time_s(120.0, embedding) > embedding_time_s(120.0)
+    for _ in range(5):
+        with pytest.raises(DeadlineExceededError, match="slow here; allow more time") as caught:
+            embedding.embed_query("q", timeout_s=0.3)
+        assert "is up" not in str(caught.value)
+    release.set()
+    with pytest.raises(EmbeddingError, match="RuntimeError; run again"):
+        embedding.embed_query("q")
 
 
 def test_after_three_failures_no_question_waits_until_a_probe_succeeds_while_passages_go_on():

@@ -387,6 +387,43 @@ def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embeddin
     storage.remove("docs")
 
 
+def test_a_second_process_reads_a_copy_of_what_is_settled_and_changes_nothing(
+    storage, index, folder, embedding, tmp_path
+):
+    Indexer(index).add_path(folder)
+    code = (
+        "import sys\n"
+        "from agentic_retriever.embeddings import EmbeddingModel\n"
+        "from agentic_retriever.errors import StoreBusyError\n"
+        "from agentic_retriever.indices import IndexStorage\n"
+        "from agentic_retriever.testing import FakeEmbedding\n"
+        "embedding, storage = EmbeddingModel(FakeEmbedding(), name='fake'), IndexStorage(sys.argv[1])\n"
+        "try:\n    index = storage.open('docs', embedding)\nexcept StoreBusyError:\n    sys.exit(7)\n"
+        "print(index.count(), len(index.vector_store.get_nodes()), len(index.doc_ids()))\n"
+        "print(len(index.hierarchy().outlines), len(index.keyword().search('cat', 5)))\n"
+        "try:\n    storage.open('docs', embedding, to_change=True)\nexcept StoreBusyError:\n    print('busy')\n"
+        "storage.close()\n"
+    )
+
+    def read():
+        return subprocess.run(
+            [sys.executable, "-c", code, str(storage.data_dir)],
+            env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    before = {path: path.stat().st_mtime_ns for path in index.folder.rglob("*") if path.suffix != ".sqlite-shm"}
+    done = read()
+    assert done.returncode == 0, done.stderr
+    counts, _, busy = done.stdout.splitlines()
+    assert (counts, busy) == ("3 3 3", "busy")
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert not list(tmp_path.glob("agentic-retriever-*"))
+    index.vector_store.delete_nodes(
+        [index.catalog.node_ids(index.doc_ids()[0])[0]]
+    )  # being changed, and not settled yet
+    assert read().returncode == 7
+
+
 def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_names_are_listed(
     storage, index, folder, embedding
 ):
@@ -397,7 +434,8 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
         "from agentic_retriever.errors import StoreBusyError\n"
         "from agentic_retriever.indices import IndexStorage\n"
         "from agentic_retriever.testing import FakeEmbedding\n"
-        "try:\n    IndexStorage(sys.argv[1]).open('docs', EmbeddingModel(FakeEmbedding(), name='fake'))\n"
+        "model = EmbeddingModel(FakeEmbedding(), name='fake')\n"
+        "try:\n    IndexStorage(sys.argv[1]).open('docs', model, to_change=True)\n"
         "except StoreBusyError as err:\n    print('busy')\n"
         "try:\n    IndexStorage(sys.argv[1]).remove('docs')\nexcept StoreBusyError as err:\n    print('kept')\n"
     )

@@ -6,13 +6,13 @@ import threading
 import traceback
 
 import pytest
-from model_servers import KEY, chat
+from model_servers import KEY, chat, stream_body
 from waiting import wait_until, within
 
-from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, LLMError, LLMOutputError
+from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.calls import failure_kind
-from agentic_retriever.schema import FailureKind
+from agentic_retriever.schema import FailureKind, Tier
 
 
 def test_good_reply_with_its_usage_told_or_estimated_its_price_and_whether_the_server_cut_the_prompt(
@@ -88,6 +88,29 @@ def test_one_client_retries_what_passes_serves_three_loops_and_frees_what_is_aba
         assert isinstance(caught.value.__cause__, DeadlineExceededError)
     wait_until(lambda: server.open_connections == 0)
     wait_until(lambda: threading.active_count() <= before)
+
+
+def test_any_server_with_the_api_of_openai_by_its_url(server, build):
+    server.reply(chat("openrouter", "ok", tokens=(600_000, 100_000)))
+    there = {"llm": "openai:gpt-4o-mini", "openai_base_url": f"{server.url}/v1"}
+    one = build(**there, openai_api_key="sk-canary")
+    reply = one.complete("q")
+    assert (reply.text, reply.tier, reply.usd) == ("ok", Tier.PRIMARY, pytest.approx(0.15))
+    ((path, body),) = server.requests
+    assert (path, body["model"], body["max_tokens"]) == ("/v1/chat/completions", "gpt-4o-mini", 1_024)
+    server.listing = b'{"data": [{"id": "gpt-4o-mini"}]}'
+    assert one.health(1.0)[0].ok
+    assert server.authorization == "Bearer sk-canary"
+    server.reply({"error": {"message": "Incorrect API key provided: sk-canary"}}, 401)
+    with pytest.raises(AllModelsFailedError) as caught:
+        one.complete("q")
+    assert "sk-canary" not in "".join(traceback.format_exception(caught.value)) + repr(one)
+    server.reply(stream_body("openrouter", ["a", "b"]))
+    assert list(build(**there).stream("q")) == ["a", "b"]  # a server of one's own may want no key
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
+        build(llm="openai:gpt-4o-mini")
+    newer = build(llm="openai:gpt-6-luna", openai_api_key="sk-canary").order()[0]._llm()
+    assert (newer.temperature, newer.additional_kwargs["max_completion_tokens"], newer.max_tokens) == (1.0, 1_024, None)
 
 
 BODY = "provider-body-canary"

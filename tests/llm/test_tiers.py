@@ -232,7 +232,7 @@ CANARY = "sk-or-canary-4711"
 
 def test_unknown_model_setting_lists_what_is_allowed_and_none_gives_no_model():
     assert build_client(RouterConfig()) is None
-    for value in ("", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"):
+    for value in ("", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai", "openai: ", ":"):
         with pytest.raises(errors.ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
             build_client(RouterConfig(llm=value, openrouter_api_key=CANARY))
     for setting, value, told in (

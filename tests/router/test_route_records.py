@@ -106,19 +106,18 @@ def test_out_of_scope_is_declined_searched_or_an_error_as_the_setting_says(make)
     for policy, searched in [
         ("answer", ("animals",)),
         ("all", ("animals", "planets", "tools")),
-        ("default", ("tools",)),
+        ("default:tools", ("tools",)),
     ]:
-        config = {"on_abstain": policy, "default_index": "tools" if policy == "default" else ""}
-        router = make(THREE, classifier=Chooser(abstained=True), config=config)
+        router = make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": policy})
         retrieval = router.retrieve(EGG)
         assert set(retrieval.indexes) == set(searched)
         assert retrieval.route.index.abstained
         assert retrieval.nodes
     with pytest.raises(errors.OutOfScopeError, match="none of the 3 indexes"):
         make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": "raise"}).route(EGG)
-    with pytest.raises(errors.ConfigError, match="default_index"):
+    with pytest.raises(errors.ConfigError, match="default:NAME"):
         make(THREE, config={"on_abstain": "default"})
-    router = make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": "default", "default_index": "tolos"})
+    router = make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": "default:tolos"})
     with pytest.raises(errors.UnknownIndexError, match="did you mean 'tools'"):
         router.route(EGG)
 

@@ -8,6 +8,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import Document
+from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryMode
 from server_tools import memory_link
 from store_tools import DIMENSION, ask, make_node, vector, where
@@ -136,10 +137,12 @@ def test_deleting(store):
 
 def test_bad_queries(store):
     store.add([make_node(1)])
-    hybrid = ask(mode=VectorStoreQueryMode.HYBRID)
+    sparse, mmr = ask(mode=VectorStoreQueryMode.SPARSE), ask(mode=VectorStoreQueryMode.MMR)
     for said, query, more in (
         ("embedding", VectorStoreQuery(similarity_top_k=1), {}),
-        ("not supported", hybrid, {}),
+        ("not supported; allowed are default, mmr, hybrid", sparse, {}),
+        ("mmr_threshold is 2", mmr, {"mmr_threshold": 2}),
+        ("mmr_threshold", ask(), {"mmr_threshold": 0.5}),
         ("qdrant_filters", ask(), {"qdrant_filters": object()}),
         *(("similarity_top_k", ask(top_k=top_k), {}) for top_k in (-1, True, 2.0, "5", None)),
     ):
@@ -152,6 +155,51 @@ def test_bad_queries(store):
             store.query(VectorStoreQuery(query_embedding=embedding, similarity_top_k=1))
     with pytest.raises(errors.EmbeddingMismatchError, match=r"has 5 dimensions, the index holds 8"):
         store.query(VectorStoreQuery(query_embedding=[1.0] * 5, similarity_top_k=1))
+
+
+def test_mmr_chooses_as_the_store_of_llama_index_does(store):
+    nodes = [make_node(n, even=n % 2) for n in range(40)]
+    store.add(nodes)
+    theirs = SimpleVectorStore()
+    theirs.add(nodes)
+    for threshold in (0.1, 0.3, None, 1.0):
+        query = ask(99, top_k=7, mode=VectorStoreQueryMode.MMR)
+        expected = theirs.query(query, mmr_threshold=threshold)
+        query.mmr_threshold = threshold
+        found = store.query(query)
+        assert found.ids == [node.node_id for node in found.nodes] == expected.ids
+        assert found.similarities == pytest.approx(expected.similarities, abs=1e-5)
+    assert set(store.query(ask(top_k=7, mode=VectorStoreQueryMode.MMR, filters=where("even", 1))).ids) <= {
+        node.node_id for node in nodes if node.metadata["even"]
+    }
+    index = VectorStoreIndex.from_vector_store(store, embed_model=MockEmbedding(embed_dim=DIMENSION))
+    retriever = index.as_retriever(vector_store_query_mode="mmr", vector_store_kwargs={"mmr_threshold": 0.3})
+    assert len(retriever.retrieve("x")) == 2
+    assert store.query(ask(top_k=0, mode=VectorStoreQueryMode.MMR)).ids == []
+
+
+def test_a_query_without_an_embedding_gives_nodes_by_filter(store):
+    store.add([make_node(n, source=f"d{n % 3}", even=n % 2) for n in range(12)])
+    found = store.query(VectorStoreQuery(filters=where("even", 1), doc_ids=["d1"], similarity_top_k=9))
+    assert sorted(found.ids) == ["node-00001", "node-00007"]
+    assert found.similarities == [0.0, 0.0]
+    assert len(store.query(VectorStoreQuery(filters=where("even", 1), similarity_top_k=4)).ids) == 4
+    assert store.query(VectorStoreQuery(node_ids=["node-00002"])).ids == ["node-00002"]
+    assert store.query(VectorStoreQuery(filters=where("even", 1), similarity_top_k=0)).ids == []
+
+
+def test_hybrid_mode_fuses_words_and_meaning_where_words_are_kept(store):
+    store.add([make_node(n, topic="boiler" if n == 7 else "roof") for n in range(9)])
+    query = ask(top_k=3, mode=VectorStoreQueryMode.HYBRID, query_str="boiler", alpha=0.0)
+    if isinstance(store, QdrantEdgeVectorStore):
+        with pytest.raises(errors.InvalidQueryError, match="keeps no words"):
+            store.query(query)
+        return
+    assert store.query(query).ids[0] == "node-00007"
+    query.alpha = 1.0
+    assert store.query(query).ids == store.query(ask(top_k=3)).ids
+    query.query_str = "unheard"
+    assert len(store.query(query).ids) == 3
 
 
 def test_closing(store):
