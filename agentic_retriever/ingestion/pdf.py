@@ -89,7 +89,7 @@ def _iso_date(given: str) -> str:
     return ""
 
 
-def _read_pages(pdfium: Any, data: bytes, clock: Callable[[], float]) -> tuple[list[Page], dict[str, str]]:  # noqa: ANN401
+def _read_pages(pdfium: Any, data: bytes, clock: Callable[[], float]) -> tuple[list[Page], Any]:  # noqa: ANN401
     raw, limit = pdfium.raw, clock() + MAX_SECONDS
     doc = pdfium.PdfDocument(data)
     try:

@@ -387,7 +387,7 @@ def _without_running(pages: Sequence[Page]) -> None:
         for side, rows in enumerate(ends):
             for row in rows:
                 near = set(_nearby((side, *row[:2])))
-                often = counts[(side, *row[:2])] > most or sum(key in near for key in around) > 1
+                often = counts[side, row[0], row[1]] > most or sum(key in near for key in around) > 1
                 numbered = row is rows[0] and not steady.isdisjoint(_offsets([row], at))
                 if not often and not numbered:
                     break
