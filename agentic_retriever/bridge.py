@@ -24,7 +24,7 @@ ROUTE_KEY: Final = "route"
 """
 
 MAX_DESCRIPTION: Final = 1_024  # longest description of a tool that LlamaIndex passes to OpenAI's models, in characters
-_NOISE: Final = ("content_hash", "chunk_type")  # what tells a model nothing
+_NOISE: Final = ("content_hash", "chunk_type", "page_starts")  # what tells a model nothing
 _INTRODUCTION: Final = "Answers a question in plain language, with citations, from these collections of documents:"
 
 

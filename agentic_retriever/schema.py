@@ -621,6 +621,12 @@ class Retrieval:
     _repr_pretty_ = short_text
 
 
+def pages_text(pages: Sequence[int]) -> str:
+    if not pages:
+        return ""
+    return f"p. {pages[0]}" if len(pages) == 1 else f"p. {pages[0]}-{pages[-1]}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation(Record):
     """A numbered piece of evidence.
@@ -636,7 +642,8 @@ class Citation(Record):
         index: The index that the node came from.
         title: Title of the document, or ``""``.
         section: Heading path, or ``""``.
-        page: Page number from 1, or ``None``.
+        page: Number of the page that the quote begins on, from 1, or ``None``.
+        pages: The numbers of all pages that the quote stands on, in order.
     """
 
     number: int
@@ -650,6 +657,12 @@ class Citation(Record):
     title: str = ""
     section: str = ""
     page: int | None = None
+    pages: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The pages as a reference list has them: ``"p. 3"``, ``"p. 3-4"``, or ``""``."""
+        return pages_text(self.pages or ((self.page,) if self.page is not None else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def demo(ctx: typer.Context) -> None:
         for sample in SAMPLE_INDEXES:
             with terminal.shown_progress(console) as progress:
                 report = router.add_index(sample.name, sample.folder, description=sample.description, progress=progress)
-                router.build_views(sample.name, progress=progress)
+                router.stored_index(sample.name).build_views(progress)
             show_report(console, sample.name, report)
         console.line(f"ready in {time.perf_counter() - start:.1f} s")
         right, asked = _ask(console, router)

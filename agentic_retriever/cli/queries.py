@@ -143,7 +143,7 @@ def _show_path(console: terminal.Console, answer: Answer) -> None:
 def reference(citation: Citation) -> str:
     """Write a citation as one line of a reference list."""
     where = " › ".join(part for part in (citation.title or citation.doc_id, citation.section) if part)
-    page = f", page {citation.page}" if citation.page else ""
+    page = f", {citation.place}" if citation.place else ""
     quote = " ".join(citation.quote.split())
     short = quote if len(quote) <= _QUOTE_CHARS else quote[: _QUOTE_CHARS - 1].rstrip() + "…"
     return f"[{citation.number}] {where}{page} ({citation.doc_id}:{citation.start}-{citation.end}) “{short}”"

@@ -52,8 +52,9 @@ MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names;
 NEIGHBOURS: Final = 3
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
 STRUCTURAL_FIELDS = frozenset(
-    {"title", "section", "section_number", "article", "page", "chunk_type", "content_hash", "language", "file_name"}
-)
+    {"title", "section", "section_number", "article", "page", "page_numbers", "page_starts", "chunk_type",
+     "content_hash", "language", "file_name"}
+)  # fmt: skip
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200
 _SETS: Final = ("field_values", "people", "identifiers")

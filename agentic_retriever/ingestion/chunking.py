@@ -58,7 +58,8 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     the end of a section, except that headings without text of their own join the section below them, and that a
     record (``kind`` ``"jsonl"``) which fits into one chunk is one node.
 
-    Metadata is that of the document and ``title``, ``section``, ``section_number``, ``article``, ``page``,
+    Metadata is that of the document and ``title``, ``section``, ``section_number``, ``article``, ``page`` (where it
+    begins), ``page_numbers``, ``page_starts`` (where each of them begins in the document, if there are several),
     ``chunk_type`` (``"text"``, ``"table"``, ``"code"`` or ``"list"``), ``content_hash``, ``language`` and
     ``file_name``, each only where known. Where the document brings a value of the same name itself, it keeps
     ``article``, ``page``, ``language`` and ``file_name``, which its owner knows best and filters by; the others
@@ -70,7 +71,7 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     overlap = settings.chunk_overlap if size is None else min(settings.chunk_overlap, limit // 2)
     front = parse_front_matter(doc.text) if doc.kind == "md" else None
     start = front.end if front else 0
-    sections = split_sections(doc.text, start=start, markup=doc.kind != "pdf")
+    sections = split_sections(doc.text, start=start)
     if doc.kind == "jsonl" and len(sections) > 1 and count_tokens(doc.text.strip()) <= limit:
         sections = [joined(sections)]
     shared = _shared_metadata(doc, start)
@@ -119,8 +120,12 @@ def _node(doc: SourceDocument, chunk: Chunk, section: Section, shared: dict[str,
     if section.article:
         metadata.setdefault("article", section.article)
     if doc.pages:
-        at = max(0, bisect_right(doc.pages, chunk.start, key=lambda page: page.start) - 1)
-        metadata.setdefault("page", doc.pages[at].number)
+        first = max(0, bisect_right(doc.pages, chunk.start, key=lambda page: page.start) - 1)
+        pages = [page for page in doc.pages[first:] if page.start < chunk.end and page.end > chunk.start]
+        metadata.setdefault("page", doc.pages[first].number)
+        metadata["page_numbers"] = [page.number for page in pages] or [doc.pages[first].number]
+        if len(pages) > 1:
+            metadata["page_starts"] = [page.start for page in pages]
     metadata |= {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
     embedded = "\n".join(str(metadata[key]) for key in EMBEDDED_KEYS if key in metadata)
     fingerprint = _text_hash(f"{embedded}{chr(0)}{text}")[:8]

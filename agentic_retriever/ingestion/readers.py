@@ -1,15 +1,11 @@
 """Files and folders to source documents. A file that cannot be read is reported and left out, the rest goes on."""
 
 import codecs
-import io
 import json
 import os
 import re
-import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +15,7 @@ from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
+from agentic_retriever.ingestion.pdf import read_pdf
 from agentic_retriever.ingestion.structure import scan_blocks
 
 # HTML to text with Markdown-like structure, by BeautifulSoup.
@@ -200,52 +197,6 @@ def _read_html(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     yield file.document(text, kind="html", title=title)
 
 
-# PDF, by pypdf (extra ``pdf``)
-
-_PAGE_BREAK = "\n\n"
-_NO_TITLE = re.compile(r"\s*$|untitled|.*\.(?:docx?|odt|pdf|tex|indd|qxd|xlsx?|pptx?)$", re.IGNORECASE)
-# What pypdf lets through on files that break the format in ways it does not expect, besides its own PyPdfError.
-_BREAKAGE = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError,
-    struct.error, zlib.error,
-)  # fmt: skip
-
-
-def _read_pdf(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
-    """Extract the text of a PDF, its pages joined by an empty line. Hyphens at line ends are left as they are."""
-    try:
-        import pypdf  # noqa: PLC0415 - an optional extra
-        from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
-    except ImportError as err:
-        raise SourceError("needs a PDF reader: pip install 'agentic-retriever[pdf]'") from err
-    data = file.read()
-    try:
-        reader = pypdf.PdfReader(io.BytesIO(data))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise SourceError("is locked by a password; save a copy without one")
-        page_count = len(reader.pages)
-        given = reader.metadata.title if reader.metadata else None
-        title = given if isinstance(given, str) and not _NO_TITLE.match(given) else ""
-    except DependencyError as err:
-        raise SourceError("is encrypted; save a copy without encryption") from err
-    except (PyPdfError, *_BREAKAGE) as err:
-        raise SourceError(f"is no readable PDF ({type(err).__name__}); export it again") from err
-    texts: list[str] = []
-    for number in range(1, page_count + 1):
-        try:
-            texts.append(documents.clean_text(reader.pages[number - 1].extract_text()))
-        except (PyPdfError, *_BREAKAGE):  # noqa: PERF203 - a broken page costs no other one
-            texts.append("")
-            yield documents.SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
-    text = _PAGE_BREAK.join(texts)
-    if not text.strip():
-        raise SourceError("holds no text, perhaps only scanned images; run text recognition (OCR) on it first")
-    starts = accumulate((len(page) + len(_PAGE_BREAK) for page in texts), initial=0)
-    placed = enumerate(zip(starts, texts, strict=False), start=1)
-    pages = tuple(documents.PageSpan(number, at, at + len(page)) for number, (at, page) in placed)
-    yield replace(file.document(text, kind="pdf", title=" ".join(documents.clean_text(title).split())), pages=pages)
-
-
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
 
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
@@ -352,7 +303,7 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[documents.SourceDo
     ".txt": lambda file: iter([file.document(_decoded(file), kind="txt")]),
     ".html": _read_html,
     ".htm": _read_html,
-    ".pdf": _read_pdf,
+    ".pdf": read_pdf,
     ".jsonl": _read_jsonl,
 }
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same

@@ -154,8 +154,7 @@ def _anchor(query_id: str) -> str:
 
 
 def _source(citation: Any) -> str:  # noqa: ANN401 - a Citation, which this room does not know
-    page = "" if citation.page is None else f"page {citation.page}"
-    place = [citation.title or citation.doc_id, citation.section, page]
+    place = [citation.title or citation.doc_id, citation.section, citation.place]
     return " › ".join(part for part in place if part)
 
 

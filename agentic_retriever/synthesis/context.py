@@ -34,18 +34,26 @@ class ContextPassage:
     title: str
     section: str
     page: int | None  # Page number from 1, or None
+    page_starts: tuple[tuple[int, int], ...] = ()  # number and first offset of each page, where it lies on several
 
     @property
     def header(self) -> str:
-        page = "" if self.page is None else f"p. {self.page}"
+        page = schema.pages_text(self._pages(self.offset, self.offset + len(self.text)))
         return " · ".join(" ".join(part.split()) for part in (self.title, self.section, page) if part.strip())
 
     @property
     def node_id(self) -> str:
         return self.node.node.node_id
 
+    def _pages(self, start: int, end: int) -> tuple[int, ...]:
+        if not self.page_starts:
+            return () if self.page is None else (self.page,)
+        first = max((at for _, at in self.page_starts if at <= start), default=0)
+        return tuple(number for number, at in self.page_starts if first <= at < end)
+
     def cite(self, start: int, end: int, score: float, *, number: int = 0, index: str = "") -> schema.Citation:
         """Make the citation of a stretch of the text; number and index may be filled in later."""
+        pages = self._pages(self.offset + start, self.offset + end)
         return schema.Citation(
             number=number,
             doc_id=self.doc_id,
@@ -57,7 +65,8 @@ class ContextPassage:
             index=index,
             title=self.title,
             section=self.section,
-            page=self.page,
+            page=pages[0] if pages else None,
+            pages=pages,
         )
 
 
@@ -110,7 +119,16 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
         title=_text_of(inner.metadata, _TITLE_KEYS),
         section=_text_of(inner.metadata, _SECTION_KEYS),
         page=next((one for one in pages if isinstance(one, int) and not isinstance(one, bool) and one >= 1), None),
+        page_starts=_page_starts(inner.metadata) if placed else (),
     )
+
+
+def _page_starts(metadata: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
+    numbers, starts = metadata.get("page_numbers"), metadata.get("page_starts")
+    if not isinstance(numbers, list) or not isinstance(starts, list) or len(numbers) != len(starts):
+        return ()
+    whole = all(isinstance(one, int) for one in [*numbers, *starts])
+    return tuple(zip(numbers, starts, strict=True)) if whole else ()
 
 
 def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:

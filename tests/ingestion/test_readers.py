@@ -1,14 +1,10 @@
-import io
 import json
 import os
-import sys
 import time
 from datetime import date
 from pathlib import Path
 from unittest.mock import Mock
 
-import fpdf
-import pypdf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -316,13 +312,6 @@ def test_an_unclosed_block_is_not_searched_for_ever():
         assert parse_front_matter("---\n" + "a: 1\n" * 1_000_000) is None
 
 
-PAGES = (
-    ["6.2.1. Presencia", "Obligatoria en los vehículos de motor."],
-    [],
-    ["6.2.2. Número", "Dos o cuatro, según la categoría."],
-)
-
-
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -395,80 +384,6 @@ def test_a_page_is_chunked_by_its_headings(read_one):
         ("1.2 Limits", "table"),
         ("Code", "code"),
     ]
-
-
-def pdf_bytes(pages=PAGES, *, title=""):
-    pdf = fpdf.FPDF()
-    pdf.set_title(title)
-    pdf.set_font("Helvetica", size=12)
-    for lines in pages:
-        pdf.add_page()
-        for line in lines:
-            pdf.cell(0, 10, line, new_x="LMARGIN", new_y="NEXT")
-    return bytes(pdf.output())
-
-
-def encrypted(data, password):
-    writer = pypdf.PdfWriter(clone_from=io.BytesIO(data))
-    writer.encrypt(user_password=password, owner_password="owner", algorithm="RC4-128")
-    out = io.BytesIO()
-    writer.write(out)
-    return out.getvalue()
-
-
-def test_pages_have_spans_and_nodes_know_page_and_section(read_one):
-    doc = read_one("ley_de_luces.pdf", pdf_bytes())
-    assert (doc.kind, doc.title, doc.doc_id) == ("pdf", "ley de luces", "ley_de_luces.pdf")
-    assert [page.number for page in doc.pages] == [1, 2, 3]
-    texts = [doc.text[page.start : page.end] for page in doc.pages]
-    assert "Obligatoria en los vehículos" in texts[0]
-    assert texts[1] == ""
-    assert "Dos o cuatro" in texts[2]
-    assert doc.text == "\n\n".join(texts)
-    doc = read_one("a.pdf", pdf_bytes())
-    nodes = chunk_document(doc, ChunkSettings())
-    assert [(node.metadata["page"], node.metadata["section_number"]) for node in nodes] == [(1, "6.2.1"), (3, "6.2.2")]
-    assert all(node.text == doc.text[node.start_char_idx : node.end_char_idx] for node in nodes)
-
-
-@pytest.mark.parametrize(("given", "title"), [("La ley", "La ley"), ("draft.docx", "a"), ("untitled", "a")])
-def test_the_title_of_the_file_properties_unless_it_is_a_file_name(read_one, given, title):
-    assert read_one("a.pdf", pdf_bytes(title=given)).title == title
-
-
-def test_broken_files_are_reported_and_never_escape_as_another_error(read):
-    data = pdf_bytes()
-    for broken in (b"%PDF-1.4\n", b"no pdf at all", data[:60], data[: len(data) // 2]):
-        for found in read("a.pdf", broken):
-            assert isinstance(found, SkippedSource)
-            assert "PDF" in found.reason or "no text" in found.reason
-    for at in range(20, len(data), 97):
-        for found in read("a.pdf", data[:at] + b"\xff<<[" + data[at + 4 :]):
-            assert isinstance(found, (SkippedSource, SourceDocument))
-
-
-def test_passwords_scans_and_a_missing_reader_are_told(reason, read_one, monkeypatch):
-    assert reason("a.pdf", encrypted(pdf_bytes(), "secret")) == "is locked by a password; save a copy without one"
-    assert "Obligatoria" in read_one("a.pdf", encrypted(pdf_bytes(), "")).text
-    assert "OCR" in reason("a.pdf", pdf_bytes(([], [])))
-    monkeypatch.setitem(sys.modules, "pypdf", None)
-    assert reason("a.pdf", pdf_bytes()) == "needs a PDF reader: pip install 'agentic-retriever[pdf]'"
-
-
-def test_a_broken_page_is_reported_and_the_others_go_in(read, monkeypatch):
-    original = pypdf.PageObject.extract_text
-
-    def extract(page):
-        if page.page_number == 0:
-            raise KeyError("/Font")
-        return original(page)
-
-    monkeypatch.setattr(pypdf.PageObject, "extract_text", extract)
-    skipped, doc = read("a.pdf", pdf_bytes())
-    assert isinstance(skipped, SkippedSource)
-    assert skipped.source.endswith("a.pdf#page=1")
-    assert isinstance(doc, SourceDocument)
-    assert "Dos o cuatro" in doc.text
 
 
 def line(**fields):

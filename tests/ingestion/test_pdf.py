@@ -1,0 +1,270 @@
+import itertools
+import sys
+from types import SimpleNamespace
+
+import fpdf
+import pypdfium2
+import pytest
+
+from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.errors import SourceError
+from agentic_retriever.ingestion import ChunkSettings, SkippedSource, SourceDocument, chunk_document, pdf
+from agentic_retriever.ingestion.documents import locate
+from agentic_retriever.testing import FakeEmbedding
+
+PAGES = (
+    ["6.2.1. Presencia", "Obligatoria en los vehículos de motor."],
+    [],
+    ["6.2.2. Número", "Dos o cuatro, según la categoría."],
+)
+FILLER = "Los faros se montan de modo que su posición no cambie con las vibraciones normales del vehículo en marcha. "
+
+
+class Paper(fpdf.FPDF):
+    """Pages with a running head and a number at the foot, unless they are given empty."""
+
+    head = ""
+
+    def __init__(self, head="", **options):
+        super().__init__(**options)
+        self.head = head
+        self.set_font("Helvetica", size=10)
+
+    def header(self):
+        if self.head:
+            self.set_font("Helvetica", size=8)
+            self.cell(0, 5, self.head, new_x="LMARGIN", new_y="NEXT")
+            self.ln(10)
+            self.set_font("Helvetica", size=10)
+
+    def footer(self):
+        if self.head:
+            self.set_y(-15)
+            self.cell(0, 5, f"- {self.page_no()} -", align="C")
+
+    def line(self, text, size=10, style="", height=5):
+        self.set_font("Helvetica", style, size)
+        self.multi_cell(0, height, text, new_x="LMARGIN", new_y="NEXT", align="L")
+        self.set_font("Helvetica", size=10)
+
+    def paragraph(self, text):
+        self.line(text)
+        self.ln(4)
+
+    @property
+    def data(self):
+        return bytes(self.output())
+
+
+def pdf_bytes(pages=PAGES, *, title="", password=None):
+    paper = Paper()
+    paper.set_title(title)
+    if password is not None:
+        paper.set_encryption(owner_password="owner", user_password=password)
+    for lines in pages:
+        paper.add_page()
+        for line in lines:
+            paper.cell(0, 10, line, new_x="LMARGIN", new_y="NEXT")
+    return paper.data
+
+
+def regulation():
+    """Two pages, the second of which begins in the middle of a section."""
+    paper = Paper("Reglamento de alumbrado, edición 2020")
+    paper.add_page()
+    paper.line("Reglamento de alumbrado", 18, "B", 10)
+    paper.line("6.1. Luces de carretera", 13, "B", 8)
+    paper.line("6.1.2. Número", 10, "B", 8)
+    paper.paragraph("Dos o cuatro. " + FILLER * 4)
+    paper.line("6.2. Luces de cruce", 13, "B", 8)
+    paper.line("6.2.2. Número", 10, "B", 8)
+    paper.paragraph("El número de las luces de cruce que puede llevar un vehículo se fija aquí. " + FILLER * 6)
+    paper.add_page()
+    paper.paragraph("Un vehículo puede llevar dos luces de cruce.")
+    paper.line("6.3. Luces antiniebla", 13, "B", 8)
+    paper.paragraph(FILLER * 3)
+    return paper.data
+
+
+def test_pages_have_spans_and_nodes_know_page_and_section(read_one):
+    doc = read_one("ley_de_luces.pdf", pdf_bytes())
+    assert (doc.kind, doc.title, doc.doc_id) == ("pdf", "ley de luces", "ley_de_luces.pdf")
+    assert [page.number for page in doc.pages] == [1, 2, 3]
+    texts = [doc.text[page.start : page.end] for page in doc.pages]
+    assert texts == ["\n\n".join(PAGES[0]), "", "\n\n".join(PAGES[2])]
+    nodes = chunk_document(doc, ChunkSettings())
+    assert [(node.metadata["page"], node.metadata["section_number"]) for node in nodes] == [(1, "6.2.1"), (3, "6.2.2")]
+    assert all(node.text == doc.text[node.start_char_idx : node.end_char_idx] for node in nodes)
+
+
+def test_headings_rank_by_size_and_number_and_running_heads_and_feet_are_left_out(read_one):
+    doc = read_one("a.pdf", regulation())
+    assert [line for line in doc.text.split("\n") if line.startswith("#")] == [
+        "# Reglamento de alumbrado", "## 6.1. Luces de carretera", "### 6.1.2. Número", "## 6.2. Luces de cruce",
+        "### 6.2.2. Número", "## 6.3. Luces antiniebla",
+    ]  # fmt: skip
+    assert doc.title == "Reglamento de alumbrado"
+    assert "edición 2020" not in doc.text
+    assert "- 1 -" not in doc.text
+    second = doc.pages[1]
+    assert doc.text[second.start : second.end].startswith("Un vehículo puede llevar dos luces de cruce.")
+
+
+def test_a_citation_names_the_page_of_its_quote(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.pdf").write_bytes(regulation())
+    config = RouterConfig(data_dir=tmp_path / "data", query_log="none")
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
+        router.add_index("ley", tmp_path / "in")
+        answer = router.query("¿Puede llevar un vehículo dos luces de cruce?")
+    [citation] = [one for one in answer.citations if "dos luces de cruce" in one.quote][:1]
+    assert citation.quote == "Un vehículo puede llevar dos luces de cruce."
+    assert (citation.page, citation.pages, citation.place) == (2, (2,), "p. 2")
+    assert "6.2.2" in citation.section
+
+
+def test_a_sentence_that_runs_over_the_end_of_a_page_is_whole_and_stands_on_both(read_one):
+    paper = Paper("Kopf")
+    paper.add_page()
+    paper.paragraph("Erstens steht hier etwas, das bis an das Ende der Seite geht und dann wei-")
+    paper.add_page()
+    paper.paragraph("tergeht, ohne dass ein Satz endet.")
+    doc = read_one("a.pdf", paper.data)
+    assert "und dann weitergeht, ohne" in doc.text
+    [node] = chunk_document(doc, ChunkSettings())
+    assert node.metadata["page_numbers"] == [1, 2]
+    first, second = (doc.text[page.start : page.end] for page in doc.pages)
+    assert (first[-3:], second[:9]) == ("wei", "tergeht, ")
+    assert node.metadata["page_starts"] == [0, doc.text.index("tergeht")]
+
+
+def test_two_columns_are_read_one_after_the_other(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, side in ((10, "left"), (110, "right")):
+        paper.set_xy(at, 30)
+        for part in ("one", "two"):
+            paper.set_x(at)
+            paper.multi_cell(90, 5, f"The {side} column, part {part}. " + "It says what it has to say. " * 9, align="J")
+    text = " ".join(read_one("a.pdf", paper.data).text.split())
+    places = [text.index(f"The {side} column, part {part}.") for side in ("left", "right") for part in ("one", "two")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("borders", ["ALL", "NONE"])
+def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders):
+    paper = Paper()
+    paper.add_page()
+    rows = [("Alarm", "Device", "Action"), ("1", "DH-110", "Stop the pump"), ("2", "DH|120", "Open valve 3")]
+    paper.paragraph("What to do at each alarm of the devices in the hall.")
+    with paper.table(borders_layout=borders, first_row_as_headings=False) as table:
+        for row in rows:
+            table.row(row)
+    assert read_one("a.pdf", paper.data).text.split("\n")[2:] == [
+        "| Alarm | Device | Action |", "| --- | --- | --- |", "| 1 | DH-110 | Stop the pump |",
+        "| 2 | DH\\|120 | Open valve 3 |",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["The regu-", "lation applies."], "The regulation applies."),
+        (["A well-known thing is a well-", "known one."], "A well-known thing is a well-known one."),
+        (["It begins in 2019-", "2020 and ends."], "It begins in 2019-2020 and ends."),
+    ],
+)
+def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):
+    paper = Paper()
+    paper.add_page()
+    paper.line("\n".join(lines))
+    assert read_one("a.pdf", paper.data).text == text
+
+
+def test_what_looks_like_markup_is_none_and_code_is_fenced(read_one):
+    paper = Paper()
+    paper.add_page()
+    paper.paragraph("# 1 of 20")
+    paper.paragraph("A sentence of plain words before the code, so that code is not all there is:")
+    paper.set_font("Courier", size=10)
+    paper.multi_cell(0, 5, "if x:\n    run()", align="L", new_x="LMARGIN", new_y="NEXT")
+    text = read_one("a.pdf", paper.data).text
+    assert text.startswith("\\# 1 of 20\n\n")
+    assert text.endswith("```\nif x:\n    run()\n```")
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [("La ley", "La ley"), ("draft.docx", "a"), ("untitled", "a"), ("Microsoft Word - x", "a"), ("x_v2_final", "a")],
+)
+def test_the_title_of_the_file_properties_unless_it_is_a_file_name(read_one, given, title):
+    doc = read_one("a.pdf", pdf_bytes(title=given))
+    assert doc.title == title
+    assert len(doc.metadata["created"]) == len("2026-01-31")
+
+
+def test_broken_files_are_reported_and_never_escape_as_another_error(read):
+    data = pdf_bytes()
+    for broken in (b"%PDF-1.4\n", b"no pdf at all", data[:60]):
+        [found] = read("a.pdf", broken)
+        assert found.reason == "is no readable PDF; export it again"
+    assert any(isinstance(found, SkippedSource) for found in read("a.pdf", data[:-200]))
+    for at in range(20, len(data), 97):
+        for found in read("a.pdf", data[:at] + b"\xff<<[" + data[at + 4 :]):
+            assert isinstance(found, (SkippedSource, SourceDocument))
+
+
+def test_passwords_scans_and_a_missing_reader_are_told(reason, read_one, monkeypatch):
+    assert reason("a.pdf", pdf_bytes(password="secret")) == "is locked by a password; save a copy without one"
+    assert "Obligatoria" in read_one("a.pdf", pdf_bytes(password="")).text
+    assert "OCR" in reason("a.pdf", pdf_bytes(([], [])))
+    monkeypatch.setitem(sys.modules, "pypdfium2", None)
+    assert reason("a.pdf", pdf_bytes()) == "needs a PDF reader: pip install 'agentic-retriever[pdf]'"
+
+
+def test_a_broken_page_is_reported_and_the_others_go_in(read, monkeypatch):
+    load = pypdfium2.raw.FPDF_LoadPage
+    monkeypatch.setattr(pypdfium2.raw, "FPDF_LoadPage", lambda doc, at: load(doc, at) if at else None)
+    skipped, doc = read("a.pdf", pdf_bytes())
+    assert isinstance(skipped, SkippedSource)
+    assert skipped.source.endswith("a.pdf#page=1")
+    assert "Dos o cuatro" in doc.text
+
+
+def test_a_document_that_takes_too_long_or_has_too_many_pages_is_refused(tmp_path, reason, monkeypatch):
+    (tmp_path / "a.pdf").write_bytes(pdf_bytes())
+    file = locate(tmp_path / "a.pdf", root=tmp_path, max_bytes=10**6)
+    with pytest.raises(SourceError, match="took more than 120 s up to page 1 of 3"):
+        list(pdf.read_pdf(file, clock=itertools.count(0, 200).__next__))
+    monkeypatch.setattr(pdf, "MAX_PAGES", 2)
+    assert reason("a.pdf", pdf_bytes()) == "has 3 pages, at most 2 are read; split it"
+
+
+@pytest.fixture
+def scan(tmp_path):
+    """A page that is one image, and a page of text."""
+    image = pytest.importorskip("PIL.Image").new("L", (300, 400), 128)
+    paper = Paper()
+    paper.add_page()
+    paper.image(image, x=0, y=0, w=200)
+    paper.add_page()
+    paper.paragraph("This page has words.")
+    return paper.data
+
+
+def test_a_scanned_page_is_recognised_where_tesseract_is_and_else_reported(read, scan, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytesseract", None)
+    skipped, doc = read("a.pdf", scan)
+    assert skipped.source.endswith("#page=1")
+    assert "agentic-retriever[ocr]" in skipped.reason
+    assert doc.text == "This page has words."
+    fake = SimpleNamespace(
+        get_languages=lambda: ["eng", "osd", "spa"],
+        image_to_string=lambda image, lang, timeout: f"Read from {image.size[0] > 1_000}\nas {lang}.\n\nMore.",
+        TesseractNotFoundError=type("NotFound", (OSError,), {}),
+        TesseractError=type("Failed", (RuntimeError,), {}),
+    )
+    monkeypatch.setitem(sys.modules, "pytesseract", fake)
+    [doc] = read("a.pdf", scan)
+    assert doc.text == "Read from True as eng+spa.\n\nMore.\n\nThis page has words."
+    assert [page.start for page in doc.pages] == [0, doc.text.index("This page")]
