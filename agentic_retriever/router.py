@@ -272,7 +272,7 @@ class AgenticRouter:
             report += indexer.add_nodes(nodes)
         if is_new and not index.count():
             self.remove_index(name)
-            reasons = "; ".join(f"{s.source}: {s.reason}" for s in report.skipped[:3]) or "no supported files"
+            reasons = "; ".join(report.skipped_lines()[:3]) or "no files"
             raise errors.IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
         return report
 

@@ -32,7 +32,7 @@ def index_add(
     description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
     as_json: terminal.AsJson = False,
 ) -> None:
-    """Make an index from files, or bring it up to date with them."""
+    """Make an index from files, or bring it up to date with them; exit code 1 when some of them were not read."""
     console = terminal.Console()
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, progress=progress)
@@ -40,9 +40,11 @@ def index_add(
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
         console.json({"name": name, "documents": documents, "total_nodes": nodes, **asdict(report)})
-        return
-    show_report(console, name, report)
-    console.line(f"{name}: {documents:,} documents, {nodes:,} nodes")
+    else:
+        show_report(console, name, report)
+        console.line(f"{name}: {documents:,} documents, {nodes:,} nodes")
+    if report.unread:
+        raise typer.Exit(1)
 
 
 @index_app.command("list")
@@ -151,8 +153,8 @@ def show_report(console: terminal.Console, name: str, report: IngestReport) -> N
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{report.removed:,} removed, {report.nodes:,} nodes written, {report.embedded:,} texts embedded"
     )
-    for item in report.skipped:
-        console.warn(f"skipped {item.source}: {item.reason}")
+    for line in report.skipped_lines():
+        console.warn(f"skipped {line}")
 
 
 def _listed(storage: IndexStorage, name: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, SourceError
 from agentic_retriever.indices import Index
-from agentic_retriever.ingestion import SourceDocument, discover, read_source
+from agentic_retriever.ingestion import SkippedSource, SourceDocument, discover, read_source
 from agentic_retriever.ingestion.documents import MAX_SOURCE_BYTES, locate
 from agentic_retriever.ingestion.readers import json_lines, json_record
 from agentic_retriever.router import AgenticRouter
@@ -322,7 +322,9 @@ def read_documents(place: Path, problems: ProblemLog) -> tuple[SourceDocument, .
     found: dict[str, SourceDocument] = {}
     for file in discover(place, follow_links=True):  # nothing of it is indexed, so it may lie anywhere
         for item in read_source(file, root=place, follow_links=True):
-            if not isinstance(item, SourceDocument):
+            if isinstance(item, SkippedSource):
+                if item.kind == "unsupported":
+                    continue
                 line = item.source.rpartition(":")[2]
                 kind = ProblemKind.DUPLICATE_ID if item.reason.startswith("the id ") else ProblemKind.BROKEN_LINE
                 source, number = (file, int(line)) if line.isdigit() else (item.source, None)

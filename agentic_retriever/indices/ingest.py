@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -32,6 +33,19 @@ class IngestReport:
     nodes: int = 0
     embedded: int = 0
     skipped: tuple[ingestion.SkippedSource, ...] = ()
+
+    @property
+    def unread(self) -> int:
+        """How many of the skipped ought to be looked at: their text is in no index."""
+        return sum(one.kind in {"unread", "unsupported"} for one in self.skipped)
+
+    def skipped_lines(self) -> list[str]:
+        """What was skipped, a line each; files of kinds that cannot be read are one line, counted by suffix."""
+        suffixes = Counter(Path(one.source).suffix.lower() for one in self.skipped if one.kind == "unsupported")
+        counts = ", ".join(f"{suffix or 'no suffix'} ({count:,})" for suffix, count in suffixes.most_common())
+        files = f"{suffixes.total():,} file{'s' if suffixes.total() > 1 else ''}"
+        kinds = [f"{files} of kinds that cannot be read: {counts}"] if suffixes else []
+        return [f"{one.source}: {one.reason}" for one in self.skipped if one.kind != "unsupported"] + kinds
 
     def __add__(self, other: IngestReport) -> IngestReport:
         return IngestReport(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -63,7 +77,14 @@ class Indexer:
         self._progress.files(len(files))
         seen: set[str] = set()
         broken: set[str] = set()
+        digests, first = ingestion.digests_of_alike(files), dict[str, Path]()
         for file in files:
+            digest = digests.get(file, "")
+            if digest in first:
+                again = ingestion.SkippedSource(str(file), f"is the same file as {first[digest]}", "duplicate")
+                self._report += IngestReport(skipped=(again,))
+                self._progress.file_done(str(file))
+                continue
             for item in ingestion.read_source(
                 file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links
             ):
@@ -72,6 +93,8 @@ class Indexer:
                     broken.add(item.source)
                 else:
                     seen.add(self._take(item))
+                    if digest:
+                        first[digest] = file
             self._progress.file_done(str(file))
         self._flush()
         # What is no longer found below the root is dropped; a file that cannot be read today keeps its nodes.
@@ -145,7 +168,7 @@ class Indexer:
         nodes = make_nodes()
         if not nodes:
             note = ingestion.SkippedSource(
-                entry.doc_id, "the document has no text; it is listed, but there is nothing to search"
+                entry.doc_id, "the document has no text; it is listed, but there is nothing to search", "noted"
             )
             self._report += IngestReport(skipped=(note,))
         self._report += IngestReport(updated=1) if known is not None else IngestReport(added=1)

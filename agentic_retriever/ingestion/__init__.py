@@ -2,7 +2,7 @@
 
 from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument, from_llama_documents, nodes_as_they_are
-from agentic_retriever.ingestion.readers import discover, read_source
+from agentic_retriever.ingestion.readers import digests_of_alike, discover, read_source
 
 __all__ = [
     "CHUNKING_VERSION",
@@ -10,6 +10,7 @@ __all__ = [
     "SkippedSource",
     "SourceDocument",
     "chunk_document",
+    "digests_of_alike",
     "discover",
     "from_llama_documents",
     "nodes_as_they_are",

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, time
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import yaml
 from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode
@@ -50,8 +50,11 @@ class SourceDocument:
 
 @dataclass(frozen=True, slots=True)
 class SkippedSource:
+    """What was passed over and why; all but what is duplicate or only noted should be looked at."""
+
     source: str
     reason: str
+    kind: Literal["unread", "unsupported", "duplicate", "noted"] = "unread"
 
 
 # Metadata as a flat dictionary that filters and stores can work with

@@ -1,169 +1,24 @@
 """Files and folders to source documents. A file that cannot be read is reported and left out, the rest goes on."""
 
 import codecs
+import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
-from bs4 import BeautifulSoup, Tag
-from bs4.element import NavigableString, PreformattedString
-from bs4.exceptions import ParserRejectedMarkup
-
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
+from agentic_retriever.ingestion.html import html_to_text
+from agentic_retriever.ingestion.office import CONVERTERS, read_office
 from agentic_retriever.ingestion.pdf import read_pdf
 from agentic_retriever.ingestion.structure import scan_blocks
-
-# HTML to text with Markdown-like structure, by BeautifulSoup.
-
-_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
-_CHARSET_WITHIN = 4096
-_DROPPED = ["head", "script", "style", "nav", "noscript", "template", "svg", "iframe", "object", "select", "button"]
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_CONTAINERS = frozenset({"article", "aside", "body", "center", "details", "div", "footer", "form", "header", "main"})
-_PARTS = frozenset({"address", "blockquote", "dialog", "fieldset", "figcaption", "figure", "hr", "p", "section"})
-_LISTS = frozenset({"dd", "dl", "dt", "legend", "ol", "summary", "ul"})
-_TABLES = frozenset({"caption", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
-_BLOCKS = _CONTAINERS | _PARTS | _LISTS | _TABLES
-_FENCE = "```"
-_MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
-
-
-def html_to_text(data: bytes) -> tuple[str, str]:
-    """Return title and text of a page.
-
-    Scripts, styles, navigation, form controls and hidden elements are removed. Headings become ``#`` lines, list items
-    ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block; other block elements are parted by an empty
-    line. Tables of one column, and tables around other tables, are page layout and become plain blocks.
-    """
-    try:
-        soup = BeautifulSoup(_decoded_html(data), "lxml")  # Python's own parser may take quadratic time
-    except (ParserRejectedMarkup, RecursionError) as err:
-        raise SourceError("is HTML that cannot be parsed; save it again from a browser") from err
-    headings = soup.find_all("h1", limit=2)
-    candidates = [headings[0]] if len(headings) == 1 else []
-    if soup.title is not None:
-        candidates.append(soup.title)
-    titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
-    title = documents.clean_text(next((title for title in titles if title), ""))
-    kept: list[Tag] = [soup]
-    for tag in kept:  # grows meanwhile; what stands in something dropped is not looked at
-        for child in [one for one in tag.contents if isinstance(one, Tag)]:
-            if child.name in _DROPPED or child.has_attr("hidden"):
-                child.extract()
-            else:
-                kept.append(child)
-    text = documents.clean_text(_Writer(kept).write(soup))
-    if not text.strip():
-        raise SourceError("holds no text")
-    return title, text
-
-
-def _decoded_html(data: bytes) -> str:
-    """Decode as the page says, when it is not UTF-8 anyway."""
-    declared = _CHARSET.search(data[:_CHARSET_WITHIN])
-    if declared and not data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        for encoding in ("utf-8", declared[1].decode("ascii")):
-            try:
-                text = data.decode(encoding)
-            except (UnicodeError, LookupError):
-                continue
-            if "\0" not in text:
-                return text
-    return documents.decode_text(data)
-
-
-class _Writer:
-    """Collects text and block breaks while walking over the elements, without recursion."""
-
-    def __init__(self, tags: Sequence[Tag]) -> None:
-        tables = [tag for tag in tags if tag.name == "table"]
-        outer = {id(table.find_parent("table")) for table in tables}
-        self._data = {id(table) for table in tables if id(table) not in outer and _has_columns(table)}
-        self._blocks: list[str] = []
-        self._line: list[str] = []
-        self._prefix = ""
-        self._tight = False
-
-    def write(self, root: Tag) -> str:
-        stack: list[object] = [root]
-        depth = 0
-        while stack:
-            item = stack.pop()
-            if type(item) is str:  # the name of a block element, where it ends
-                depth -= item == "li"
-                self._end_block(tight=item == "li")
-            elif isinstance(item, Tag):
-                depth += self._open(item, depth)
-                if item.name != "pre" and id(item) not in self._data:
-                    if item.name in {*_BLOCKS, *_HEADINGS, "li"}:
-                        stack.append(item.name)
-                    stack.extend(reversed(item.contents))
-            elif isinstance(item, NavigableString) and not isinstance(item, PreformattedString):
-                self._line.append(str(item))
-        self._end_block()
-        return "".join(self._blocks).strip("\n")
-
-    def _open(self, tag: Tag, depth: int) -> int:
-        """Write what a tag begins with, and all of it for ``pre`` and data tables; return 1 for a list item."""
-        name = tag.name
-        if name == "br":
-            self._line.append("\0")
-        elif name in _HEADINGS:
-            self._end_block()
-            self._prefix = "#" * _HEADINGS[name] + " "
-        elif name == "li":
-            self._end_block(tight=True)
-            self._prefix = "  " * min(depth, _MAX_INDENT) + "- "
-            return 1
-        elif name == "pre":
-            self._raw(f"{_FENCE}\n{tag.get_text().strip(chr(10))}\n{_FENCE}")
-        elif id(tag) in self._data:
-            self._raw(_rows(tag))
-        elif name in _BLOCKS:
-            self._end_block(tight=bool(self._prefix))
-        return 0
-
-    def _raw(self, block: str) -> None:
-        self._end_block()
-        if block.strip():
-            self._append(block, tight=False)
-
-    def _end_block(self, *, tight: bool = False) -> None:
-        lines = [" ".join(line.split()) for line in "".join(self._line).split("\0")]
-        text = (" " if self._prefix.startswith("#") else "\n").join(line for line in lines if line)
-        self._line = []
-        if text:
-            self._append(self._prefix + text, tight=tight and self._prefix.lstrip().startswith("-"))
-            self._prefix = ""
-        elif not tight:
-            self._prefix = ""
-
-    def _append(self, block: str, *, tight: bool) -> None:
-        """Add a block; neighbouring list items stand on neighbouring lines."""
-        if self._blocks:
-            self._blocks.append("\n" if tight and self._tight else "\n\n")
-        self._blocks.append(block)
-        self._tight = tight
-
-
-def _has_columns(table: Tag) -> bool:
-    return any(len(row.find_all(["td", "th"], limit=2)) > 1 for row in table.find_all("tr"))
-
-
-def _rows(table: Tag) -> str:
-    caption = table.find("caption")
-    lines = [" ".join(caption.get_text(" ").split()), ""] if isinstance(caption, Tag) else []
-    for row in table.find_all("tr"):
-        cells = [" ".join(cell.get_text(" ").split()).replace("|", "\\|") for cell in row.find_all(["td", "th"])]
-        if any(cells):
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines).strip("\n")
-
 
 # Markdown, plain text and HTML
 
@@ -195,6 +50,45 @@ def _decoded(file: documents.SourceFile) -> str:
 def _read_html(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     title, text = html_to_text(file.read())
     yield file.document(text, kind="html", title=title)
+
+
+# reStructuredText and Perl's POD, whose headings become those of Markdown
+
+_RST_HEADING = re.compile(
+    r"(?<![^\n]\n)^(?:(?P<over>([!-/:-@\[-`{-~])\2{2,})[ ]*\n[ ]?)?(?P<title>\S.*)\n"
+    r"(?P<under>([!-/:-@\[-`{-~])\5{2,})[ ]*$",
+    re.MULTILINE,
+)
+_FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
+_POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
+    (r"^=item[ \t]*\*?[ \t]*", "- "),
+    (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
+    (r"\b[BCFILS]<<+ (.*?) >>+", r"\1"),
+    *[(r"\b[BCFIS]<([^<>]*)>", r"\1"), (r"\bL<(?:([^<>|]*)\|[^<>]*|([^<>|]*))>", r"\1\2")] * 2,  # one in another
+    (r"\bE<(lt|gt)>", lambda found: "<" if found[1] == "lt" else ">"),
+]
+
+
+def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
+    text, suffix = _decoded(file), file.path.suffix.lower()
+    if suffix == ".rst":
+        styles: dict[tuple[str, bool], int] = {}
+        text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
+    else:
+        for pattern, put in _POD:
+            text = re.sub(pattern, put, text, flags=re.MULTILINE)
+    title = _FIRST_HEADING.search(text)
+    yield file.document(text, kind=suffix[1:], title=title[1].strip() if title else "")
+
+
+def _rst_heading(found: re.Match[str], styles: dict[tuple[str, bool], int]) -> str:
+    """Write one heading; the level of a style of lines is the order in which styles appear."""
+    title = found["title"].strip()
+    if len(found["under"]) < len(title):
+        return found[0]
+    level = styles.setdefault((found["under"][0], bool(found["over"])), len(styles) + 1)
+    return f"{'#' * min(level, 6)} {title}"
 
 
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
@@ -305,16 +199,20 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[documents.SourceDo
     ".htm": _read_html,
     ".pdf": read_pdf,
     ".jsonl": _read_jsonl,
+    ".rst": _read_marked,
+    ".pod": _read_marked,
+    **dict.fromkeys(CONVERTERS, read_office),
 }
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
+_DIGEST_BLOCK = 1 << 20
 
 
 def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
     """List the files to read below a path.
 
-    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over; each folder is
-    visited once, so links in a circle end. A folder inside that cannot be listed, or whose link leads out and is not to
-    be followed, is in the result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
+    A folder is walked to the bottom. Hidden files and folders, and the locks of office programs, are passed over; each
+    folder is visited once, so links in a circle end. What cannot be read is in the result, so that ``read_source``
+    reports it: files of other kinds, and folders that cannot be listed or whose link leads out and is not followed.
     """
     path = Path(path)
     try:
@@ -339,14 +237,31 @@ def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
         left = [] if follow_links else [one for one in shown if _leads_out(one, path)]
         found.extend(left)
         folders[:] = [one.name for one in shown if one not in left]
-        files = (here / name for name in names if not name.startswith("."))
-        found.extend(file for file in files if file.suffix.lower() in SUPPORTED_SUFFIXES)
+        found.extend(here / name for name in names if not name.startswith((".", "~$")))
     found.extend(Path(error.filename) for error in refused)
     return sorted(found)
 
 
 def _leads_out(path: Path, root: Path) -> bool:
     return not path.resolve().is_relative_to(root.resolve())
+
+
+def digests_of_alike(files: Sequence[Path]) -> dict[Path, str]:
+    """Return a digest of the bytes of each file that can be read and has the size of another one."""
+    by_size: dict[int, list[Path]] = {}
+    for file in files:
+        with suppress(OSError):
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode) and file.suffix.lower() in SUPPORTED_SUFFIXES:
+                by_size.setdefault(status.st_size, []).append(file)
+    digests: dict[Path, str] = {}
+    for file in chain.from_iterable(group for group in by_size.values() if len(group) > 1):
+        with suppress(OSError), file.open("rb") as stream:
+            digest = hashlib.sha256()
+            while block := stream.read(_DIGEST_BLOCK):
+                digest.update(block)
+            digests[file] = digest.hexdigest()
+    return digests
 
 
 def read_source(
@@ -360,7 +275,8 @@ def read_source(
         yield documents.SkippedSource(file.source, "is a folder that cannot be listed; check its permissions")
     elif reader is None:
         allowed = ", ".join(SUPPORTED_SUFFIXES)
-        yield documents.SkippedSource(file.source, f"is of no kind that can be read; allowed are {allowed}")
+        reason = f"is of no kind that can be read; allowed are {allowed}"
+        yield documents.SkippedSource(file.source, reason, "unsupported")
     else:
         try:
             yield from reader(file)

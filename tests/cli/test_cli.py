@@ -130,10 +130,15 @@ def test_documents_and_indexes_are_removed_and_skipped_files_are_named(home):
     (mixed / "good.md").write_text("---\nyear: 2023\nteam: sales\n---\nA good sentence.", encoding="utf-8")
     (mixed / "bad.txt").write_bytes(b"\0\1")
     (mixed / "empty.md").write_text("")
+    for name in ("a.xyz", "b.xyz", "c.png", "noext", ".hidden"):
+        (mixed / name).write_text("x")
     done = cli(home, "index", "add", "mixed", "mixed")
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert "1 added" in done.stdout
-    assert done.stderr.count("warning: skipped") == 2
+    assert done.stderr.count("warning: skipped") == 3
+    assert "skipped 4 files of kinds that cannot be read: .xyz (2), .png (1), no suffix (1)" in done.stderr
+    report = json.loads(cli(home, "index", "add", "mixed", "mixed", "--json").stdout)
+    assert [one["kind"] for one in report["skipped"]].count("unsupported") == 4
     shown = cli(home, "index", "show", "mixed").stdout  # fields of texts and of numbers
     assert "team\t1\tsales\nyear\tnumbers\t2023 to 2023\n" in shown
     cli(home, "index", "remove", "mixed")

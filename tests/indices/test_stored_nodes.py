@@ -222,6 +222,23 @@ def test_a_run_costs_what_has_changed_a_removed_file_leaves_nothing_and_the_node
     assert "gamma.md" in doc_ids_in_store(index)
 
 
+def test_a_file_under_two_names_is_one_document_and_the_second_takes_its_place(index, folder):
+    (folder / "copy.md").write_bytes((folder / "beta.md").read_bytes())
+    report = Indexer(index).add_path(folder)
+    assert (report.added, report.unread, [one.kind for one in report.skipped]) == (3, 0, ["duplicate"])
+    assert report.skipped_lines() == [f"{folder / 'copy.md'}: is the same file as {folder / 'beta.md'}"]
+    (folder / "beta.md").unlink()
+    report = Indexer(index).add_path(folder)
+    assert (report.added, report.removed, report.skipped) == (1, 1, ())
+    assert doc_ids_in_store(index) == ["alpha.md", "copy.md", "gamma.md"]
+
+
+def test_twins_of_a_file_that_cannot_be_read_are_each_told(index, folder):
+    for name in ("x.txt", "y.txt"):
+        (folder / name).write_bytes(b"\0\1")
+    assert [one.kind for one in Indexer(index).add_path(folder).skipped] == ["unread", "unread"]
+
+
 def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apart(index, folder, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -28,13 +28,13 @@ from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 WORDS = "Señalización luminosa: obligatoria. "
 
 
-def test_a_folder_is_walked_sorted_without_hidden_and_foreign_files(tmp_path):
-    names = ["b.md", "a/z.TXT", "a/c.jsonl", ".hidden.md", ".git/x.md", "a/image.png", "a/b/c/d.html", "noext"]
+def test_a_folder_is_walked_sorted_without_hidden_files_and_the_locks_of_office(tmp_path):
+    names = ["b.md", "a/z.TXT", "a/c.jsonl", ".hidden.md", ".git/x.md", "a/image.png", "a/b/c/d.html", "~$b.docx"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     found = [path.relative_to(tmp_path).as_posix() for path in discover(tmp_path)]
-    assert found == ["a/b/c/d.html", "a/c.jsonl", "a/z.TXT", "b.md"]
+    assert found == ["a/b/c/d.html", "a/c.jsonl", "a/image.png", "a/z.TXT", "b.md"]
 
 
 def test_links_in_a_circle_end_a_file_is_itself_and_a_missing_path_an_error(tmp_path):
@@ -149,7 +149,7 @@ def test_a_file_that_holds_nothing_or_too_much_is_reported(reason, name, content
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.docx", "x", "allowed are .md, .markdown, .txt"),
+        ("a.xyz", "x", "allowed are .md, .markdown, .txt"),
         ("a.md", "---\ndoc_id: 7\n---\ntext", "'doc_id' is reserved"),
         ("a.txt", "โฉนดที่ดิน".encode("cp874"), "UTF-8"), ("a.txt", "Привет мир".encode("cp1251"), "UTF-8"),
         ("a.txt", b"abc \x81 def", "neither UTF-8 nor Windows-1252"),
@@ -322,7 +322,10 @@ def test_an_unclosed_block_is_not_searched_for_ever():
         ("<ul><li>a</li><li>b <i>c</i></li></ul><p>d</p>", "- a\n- b c\n\nd"),
         ("<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>", "- a\n  - b\n- c"),
         ("<ul><li><p>a</p></li></ul>", "- a"),
-        ("<table><tr><th>x</th><th>y|z</th></tr><tr><td>1</td><td>2</td></tr></table>", "| x | y\\|z |\n| 1 | 2 |"),
+        (
+            "<table><tr><th>x</th><th>y|z</th></tr><tr><td>1</td><td>2</td></tr></table>",
+            "| x | y\\|z |\n| --- | --- |\n| 1 | 2 |",
+        ),
         ("<table><caption>C</caption><tr><td>1</td><td>2</td></tr></table>", "C\n\n| 1 | 2 |"),
         ("<table><tr><td><p>layout</p><p>only</p></td></tr></table>", "layout\n\nonly"),
         ("<pre>x = 1\n\n  y</pre>", "```\nx = 1\n\n  y\n```"),

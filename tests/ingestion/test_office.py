@@ -1,0 +1,202 @@
+import io
+import sys
+import zipfile
+from datetime import datetime
+
+import openpyxl
+import pptx
+import pytest
+
+from agentic_retriever.ingestion import SourceDocument
+
+_WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+
+
+SINCE = datetime(2024, 5, 1)  # noqa: DTZ001 - a sheet knows no zones
+
+
+def zipped(entries):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in entries.items():
+            archive.writestr(name, text)
+    return stream.getvalue()
+
+
+def saved(document):
+    stream = io.BytesIO()
+    document.save(stream)
+    return stream.getvalue()
+
+
+def word(body, head="", **entries):
+    kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    types = f'<Types xmlns="{_PACKAGE}/content-types"><Override PartName="/d.xml" ContentType="{kind}"/></Types>'
+    link = f'<Relationship Id="r" Type="{_OFFICE}" Target="d.xml"/>'
+    parts = {
+        "[Content_Types].xml": types,
+        "_rels/.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">{link}</Relationships>',
+        "d.xml": f'{head}<w:document xmlns:w="{_WORD}"><w:body>{body}</w:body></w:document>',
+    }
+    return zipped(parts | entries)
+
+
+def paragraph(text, style="x"):
+    return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
+
+
+def cells(*texts):
+    return f"<w:tr>{''.join(f'<w:tc>{paragraph(text)}</w:tc>' for text in texts)}</w:tr>"
+
+
+def book(pages, head=""):
+    items = "".join(f'<item id="p{at}" href="a%20{at}.xhtml"/>' for at in range(len(pages)))
+    order = "".join(f'<itemref idref="p{at}"/>' for at in range(len(pages)))
+    parts = f"<metadata>{head}</metadata><manifest>{items}</manifest><spine>{order}</spine>"
+    package = f'<package xmlns:dc="dc">{parts}</package>'
+    entries = {f"O/a {at}.xhtml": page for at, page in enumerate(pages)}
+    return zipped({"META-INF/container.xml": '<c><rootfile full-path="O/c.opf"/></c>', "O/c.opf": package} | entries)
+
+
+def test_word_headings_and_tables_become_markdown_and_its_properties_metadata(read_one):
+    named = "<dc:title>Pump &amp; alarm</dc:title><dc:creator>Ann</dc:creator><created>2024-05-01</created>"
+    core = f'<p xmlns:dc="dc">{named}</p>'
+    body = (
+        paragraph("Alarms", "Heading1")
+        + paragraph("It rings.")
+        + f"<w:tbl>{cells('code', 'limit')}{cells('E7', '80')}</w:tbl>"
+    )
+    doc = read_one("a.docx", word(body, **{"docProps/core.xml": core}))
+    assert doc.text == "# Alarms\n\nIt rings.\n\n| code | limit |\n| --- | --- |\n| E7 | 80 |"
+    assert (doc.title, doc.kind) == ("Pump & alarm", "docx")
+    assert doc.metadata == {"title": "Pump & alarm", "author": "Ann", "created": "2024-05-01"}
+    assert read_one("b.docx", word(body)).title == "Alarms"
+
+
+def test_slides_become_sections_with_their_tables_and_notes(read_one):
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[1])
+    slide.shapes.title.text = "Pumps"
+    slide.placeholders[1].text = "First\nSecond"
+    table = slide.shapes.add_table(2, 2, 0, 0, 9, 9).table
+    table.cell(0, 0).text, table.cell(1, 1).text = "k", "v"
+    slide.notes_slide.notes_text_frame.text = "Say hello."
+    deck.core_properties.title = "Deck"
+    doc = read_one("a.pptx", saved(deck))
+    assert doc.text == "## Pumps\n\n\n- First\n- Second\n\n| k |  |\n| --- | --- |\n|  | v |\n\nSay hello."
+    assert doc.title == "Deck"
+
+
+def test_sheets_become_tables_without_what_is_empty(read_one):
+    sheets = openpyxl.Workbook()
+    for row in (["code", "limit", "since"], ["E7", 80.1 + 0.2, SINCE], [None], ["E|8", True]):
+        sheets.active.append(row)
+    sheets.create_sheet("Empty")
+    sheets.properties.title = "Alarm book"
+    doc = read_one("a.xlsx", saved(sheets))
+    head = "## Sheet\n\n| code | limit | since |\n| --- | --- | --- |\n"
+    assert doc.text == head + "| E7 | 80.3 | 2024-05-01 |\n| E\\|8 | True |  |"
+    assert doc.title == "Alarm book"
+
+
+def test_a_book_is_read_in_its_order(read_one):
+    head = "<dc:title>Book</dc:title><dc:date>2020-01-01</dc:date>"
+    doc = read_one("a.epub", book(["<h1>One</h1>Text.", "<img/>", '<?xml version="1.0"?><h1>Two</h1>More.'], head))
+    assert doc.text == "# One\n\nText.\n\n# Two\n\nMore."
+    assert (doc.title, doc.metadata) == ("Book", {"title": "Book", "created": "2020-01-01"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", 'x;y\n1;"a\n|b"\n\n2;c\n'), ("a.tsv", 'x\ty\n1\t"a\n|b"\n\n2\tc\n')]
+)
+def test_separated_values_become_a_table(read_one, name, content):
+    assert read_one(name, content).text == "| x | y |\n| --- | --- |\n| 1 | a \\|b |\n| 2 | c |"
+
+
+def test_mail_has_its_subject_its_people_and_names_what_is_attached(read_one):
+    mail = (
+        b"Subject: =?utf-8?q?Caf=C3=A9?=\nFrom: Ann <a@example.org>\nDate: Mon, 01 May 2023 10:00:00 +0200\n"
+        b"MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n--B\nContent-Type: text/plain; "
+        b"charset=latin-1\n\nH\xe9llo\n--B\nContent-Type: application/pdf\n"
+        b'Content-Disposition: attachment; filename="r.pdf"\n\nxx\n--B--\n'
+    )
+    doc = read_one("a.eml", mail)
+    expected = (
+        "# Café\n\nFrom: Ann <a@example.org>\nDate: 2023-05-01T10:00:00+02:00\n\nHéllo\n\nAttached, not read: r.pdf"
+    )
+    assert (doc.title, doc.text) == ("Café", expected)
+    assert read_one("b.eml", "Subject: x\nContent-Type: text/html\n\n<h1>A</h1>b").text == "# x\n\n\n# A\n\nb"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content"),
+    [
+        ("mammoth", "a.docx", word("")),
+        ("pptx", "a.pptx", saved(pptx.Presentation())),
+        ("openpyxl", "a.xlsx", saved(openpyxl.Workbook())),
+    ],
+)
+def test_without_the_extra_it_is_said_what_to_install(reason, monkeypatch, module, name, content):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert reason(name, content) == "needs readers of office files: pip install 'agentic-retriever[office]'"
+
+
+LAUGHS = "".join(f'<!ENTITY l{at} "{f"&l{at - 1};" * 10}">' for at in range(1, 12))
+BOMB = word(paragraph("&l11;"), head=f'<!DOCTYPE d [<!ENTITY l0 "ha">{LAUGHS}]>')
+ZIPPED = ("docx", "pptx", "xlsx", "epub")
+PROTECTED = zipped({"META-INF/rights.xml": "<x/>"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        *((f"a.{kind}", "<html><p>page", "does not hold what its suffix says") for kind in ZIPPED),
+        *((f"a.{kind}", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", "locked by a password") for kind in ZIPPED[:3]),
+        *((f"a.{kind}", word("<w:p/>")[:-30], "is cut off") for kind in ZIPPED),
+        *((f"a.{kind}", zipped({"x": "y"}), f"is no readable .{kind} file (") for kind in ZIPPED),
+        ("a.docx", word(paragraph("x" * 2_000_000)), "unpacks to more than 0.2 MB"),
+        ("a.pptx", zipped({"x.png": "\0" * 5_000_000}), "unpacks to more than 1 MB"),
+        ("a.docx", BOMB, "is no readable .docx file (ExpatError)"),
+        ("a.docx", word(""), "holds no text"), ("a.xlsx", saved(openpyxl.Workbook()), "holds no text"),
+        ("a.epub", PROTECTED, "protected against copying"), ("a.csv", b"\x89PNG\0", "is binary"),
+        ("a.csv", "x" * 140_000, "is no readable .csv file (Error)"), ("a.eml", "no mail", "no head of a mail"),
+    ],
+)  # fmt: skip
+def test_what_is_broken_locked_or_unpacks_to_too_much_is_reported(reason, name, content, said):
+    assert said in reason(name, content, max_bytes=1_000_000)
+
+
+def test_text_that_grows_from_little_is_held_to_the_limit(reason):
+    sheets = openpyxl.Workbook()
+    for _ in range(40):
+        sheets.active.append(["long " * 6_000])  # one string of the file, shared by its cells
+    assert reason("a.xlsx", saved(sheets), max_bytes=1_000_000).startswith("is larger than 1 MB")
+
+
+def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one):
+    table = "==== ====\na    b\n==== ====\n"
+    rst = f"=====\nTitle\n=====\n\nText\n\nPart\n----\n\n{table}\nSub\n~~~\nx\n\nNo heading here\n---\n"
+    doc = read_one("a.rst", rst)
+    assert [line for line in doc.text.split("\n") if line.startswith("#")] == ["# Title", "## Part", "### Sub"]
+    assert doc.title == "Title"
+    items = "=over\n\n=item * One\n\nL<text|http://x> L<perlre> E<lt>\n\n=cut\n"
+    doc = read_one("a.pod", f"=head1 NAME\n\nfoo - B<bold I<x>> C<< a->b >>\n\n{items}")
+    assert doc.title == "foo - bold x a->b"
+    assert " ".join(doc.text.split()) == "# NAME foo - bold x a->b - One text perlre <"
+
+
+@pytest.mark.parametrize(
+    "furniture",
+    [
+        '<div role="navigation">N</div>', '<div class="toc"><a href="x.html#a">N</a></div>', '<div id="footer">N</div>',
+        '<ul><li><a href="#a">N 1</a><li><a href="#b">N 2</a><li><a href="#c">N 3</a></ul>',
+    ],
+)  # fmt: skip
+def test_what_surrounds_the_text_of_a_page_is_left_out_and_most_of_its_words_never(read_one, furniture):
+    page = f'<h1 id="a">Title<a class="headerlink" href="#a">¶</a></h1>{furniture}<p>All of the text.'
+    doc = read_one("a.html", page)
+    assert isinstance(doc, SourceDocument)
+    assert (doc.title, doc.text) == ("Title", "# Title\n\nAll of the text.")
+    assert read_one("b.html", '<div class="toc"><p>All of it stands here.</div>').text == "All of it stands here."
