@@ -52,7 +52,22 @@ MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names;
 NEIGHBOURS: Final = 3
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
 STRUCTURAL_FIELDS = frozenset(
-    {"title", "section", "section_number", "article", "page", "chunk_type", "content_hash", "language", "file_name"}
+    {
+        "title",
+        "section",
+        "section_number",
+        "article_number",
+        "page",
+        "chunk_type",
+        "content_hash",
+        "language",
+        "file_name",
+        "heading_hierarchy",
+        "parent",
+        "section_starts",
+        "table_header",
+        "cross_references",
+    }
 )
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200
