@@ -39,10 +39,10 @@ _SCHEMA: Final = (
 )
 
 
-def embedding_time_s(left_s: float, model: "EmbeddingModel | None" = None) -> float:
+def embedding_time_s(left_s: float, model: object = None) -> float:
     """Return how long of the time that a question has left an embedding model is waited for."""
     share = QUESTION_SHARE * left_s
-    return share if model is not None and model.is_local else min(QUESTION_S, share)
+    return share if getattr(model, "is_local", False) else min(QUESTION_S, share)
 
 
 def text_hash(text: str) -> bytes:
