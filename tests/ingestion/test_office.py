@@ -169,10 +169,12 @@ def test_what_is_broken_locked_or_unpacks_to_too_much_is_reported(reason, name, 
 
 
 def test_text_that_grows_from_little_is_held_to_the_limit(reason):
-    sheets = openpyxl.Workbook()
-    for _ in range(40):
-        sheets.active.append(["long " * 6_000])  # one string of the file, shared by its cells
-    assert reason("a.xlsx", saved(sheets), max_bytes=1_000_000).startswith("is larger than 1 MB")
+    with zipfile.ZipFile(io.BytesIO(saved(openpyxl.Workbook()))) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    main, row = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"', '<row><c t="s"><v>0</v></c></row>'
+    parts["xl/sharedStrings.xml"] = f"<sst {main}><si><t>{'long ' * 6_000}</t></si></sst>"
+    parts["xl/worksheets/sheet1.xml"] = f"<worksheet {main}><sheetData>{row * 40}</sheetData></worksheet>"
+    assert reason("a.xlsx", zipped(parts), max_bytes=1_000_000).startswith("is larger than 1 MB")
 
 
 def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one):
