@@ -390,9 +390,9 @@ class Block:
     heading: Heading | None = None
 
 
-def scan_blocks(text: str, *, start: int = 0, markup: bool = True) -> list[Block]:
+def scan_blocks(text: str, *, start: int = 0) -> list[Block]:
     """Divide a text into blocks. Every visible character from ``start`` on is in exactly one."""
-    blocks = _Scanner(text, start, markup=markup).scan()
+    blocks = _Scanner(text, start).scan()
     headings = settle([block.heading for block in blocks])
     return _rejoin(text, blocks, headings)
 
@@ -420,9 +420,8 @@ def _is_rule(line: str) -> bool:
 
 
 class _Scanner:
-    def __init__(self, text: str, start: int, *, markup: bool) -> None:
+    def __init__(self, text: str, start: int) -> None:
         self._text = text
-        self._markup = markup
         self._spans = [line.span(line.lastindex or 0) for line in LINE.finditer(text, start)]
         self._at = 0
         self._after_heading = False
@@ -470,10 +469,7 @@ class _Scanner:
         return at == 0 or not self._line(at - 1).strip() or (self._after_heading and at == self._at)
 
     def _candidate(self, at: int) -> Heading | None:
-        line = self._line(at)
-        if line.lstrip()[:1] == "#" and not self._markup:
-            return None
-        return find_heading(line, self._context(at, at_break=self._at_break(at)))
+        return find_heading(self._line(at), self._context(at, at_break=self._at_break(at)))
 
     def _heading(self) -> Block | None:
         at = self._at
@@ -492,7 +488,7 @@ class _Scanner:
 
     def _setext(self) -> Block | None:
         line, below = self._line(self._at), self._line(self._at + 1)
-        if not self._markup or not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
+        if not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
             return None
         underline = _UNDERLINE.match(below)
         if underline is None or "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line):
@@ -501,7 +497,7 @@ class _Scanner:
         return self._block(self._at, self._at + 1, "heading", heading)
 
     def _code(self) -> Block | None:
-        found = _FENCE.match(self._line(self._at)) if self._markup else None
+        found = _FENCE.match(self._line(self._at))
         if found is None or (found[1][0] == "`" and "`" in found[2]):
             return None
         mark = found[1][0]
@@ -549,7 +545,7 @@ class _Scanner:
         line = self._line(at)
         if not line.strip() or self._starts_table(at):
             return False
-        if (self._markup and _FENCE.match(line)) or (not is_list and _LIST_ITEM.match(line)):
+        if _FENCE.match(line) or (not is_list and _LIST_ITEM.match(line)):
             return False
         return self._candidate(at) is None
 
@@ -583,11 +579,11 @@ class Section:
         return next((heading.article for heading in reversed(self.path) if heading.article), "")
 
 
-def split_sections(text: str, *, start: int = 0, markup: bool = True) -> list[Section]:
+def split_sections(text: str, *, start: int = 0) -> list[Section]:
     sections: list[Section] = []
     current = Section(())
     waiting: list[Block] = []
-    for block in scan_blocks(text, start=start, markup=markup):
+    for block in scan_blocks(text, start=start):
         if block.heading is not None:
             if current.blocks:
                 sections.append(current)

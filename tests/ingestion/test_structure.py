@@ -6,11 +6,11 @@ from agentic_retriever.ingestion.structure import scan_blocks, split_sections
 BODY = "Texto de la sección, con varias palabras.\n"
 
 
-def outline(text, *, markup=True):
+def outline(text):
     """Return path, section number and article of every section."""
     return [
         (" > ".join(heading.title for heading in section.path), section.number, section.article)
-        for section in split_sections(text, markup=markup)
+        for section in split_sections(text)
     ]
 
 
@@ -219,8 +219,7 @@ def test_text_from_a_pdf_has_no_markdown_and_articles_that_run_on_without_blank_
         "Lo dispuesto no afecta a lo que dice el reglamento.\n"
         "Artículo 3. Es una cita, no un artículo, y el texto sigue.\n"
     )
-    assert [article for _, _, article in outline(text, markup=False)] == ["7", "8"]
-    assert outline("# 1 of 20\n\nText.\n", markup=False) == [("", "", "")]
+    assert [article for _, _, article in outline(text)] == ["7", "8"]
 
 
 @pytest.mark.parametrize(
