@@ -55,12 +55,20 @@ def read_pdf(
             yield documents.SkippedSource(f"{file.source}#page={number}", page.problem)
     if b"%%EOF" not in data[-2048:]:
         yield documents.SkippedSource(f"{file.source}#page={len(pages) + 1}", "the file is cut off; get it again")
-    layout = lay_out(pages)
+    limit = clock() + MAX_SECONDS
+    layout = lay_out(pages, on_page=lambda number: _check_time(clock() > limit, number, len(pages)))
     given = " ".join(documents.clean_text(info.get("Title", "")).split())
     title = layout.title if _NO_TITLE.match(given) else given
     dates = {"created": _iso_date(info.get("CreationDate", "")), "modified": _iso_date(info.get("ModDate", ""))}
     metadata = {name: day for name, day in dates.items() if day}
     yield replace(file.document(layout.text, kind="pdf", title=title), pages=layout.pages, metadata=metadata)
+
+
+def _check_time(over: bool, number: int, count: int) -> None:
+    if over:
+        raise SourceError(
+            f"took more than {MAX_SECONDS:.0f} s up to page {number} of {count}; split it or export it again"
+        )
 
 
 def _check_readable(pages: Sequence[Page]) -> None:
@@ -111,9 +119,9 @@ def _read_pages(pdfium: Any, data: bytes, clock: Callable[[], float]) -> tuple[l
                     raw.FPDF_ClosePage(handle)
             pages.append(page)
             total += sum(len(word.text) for sheet in page.sheets for word in sheet.words)
-            if clock() > limit or total > _MAX_CHARS:
-                what = f"took more than {MAX_SECONDS:.0f} s" if total <= _MAX_CHARS else "holds too much text"
-                raise SourceError(f"{what} up to page {number + 1} of {count}; split it or export it again")
+            _check_time(clock() > limit, number + 1, count)
+            if total > _MAX_CHARS:
+                raise SourceError(f"holds more than {_MAX_CHARS:,} characters; split it")
         return pages, doc.get_metadata_dict()
     finally:
         doc.close()

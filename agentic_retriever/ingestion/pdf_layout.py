@@ -5,7 +5,7 @@ What needs the whole document is settled when all pages are read: running heads,
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from statistics import median
@@ -66,8 +66,9 @@ class Layout(NamedTuple):
     title: str  # the largest heading of the first page
 
 
-def lay_out(pages: Sequence[Page]) -> Layout:
-    blocks = _blocks(pages)
+def lay_out(pages: Sequence[Page], *, on_page: Callable[[int], None]) -> Layout:
+    """Put pages together; ``on_page`` is called with the number of each, and may end it by raising."""
+    blocks = _blocks(pages, on_page)
     text, spans = _Writer(blocks, len(pages)).write()
     return Layout(text, spans, _largest(blocks))
 
@@ -458,7 +459,7 @@ _ENDS = (".", "!", "?", ":", ";", "”", '"', "»", "…", "。", "|")
 _RULE = re.compile(r"[-_=.*~\s]{3,}$")
 
 
-def _blocks(pages: Sequence[Page]) -> list[_Block]:
+def _blocks(pages: Sequence[Page], on_page: Callable[[int], None]) -> list[_Block]:
     _without_running(pages)
     blocks: list[_Block] = []
     sizes: Counter[bool] = Counter()
@@ -466,6 +467,7 @@ def _blocks(pages: Sequence[Page]) -> list[_Block]:
         sizes.update(word.mono for sheet in page.sheets for word in sheet.words)
     code = 2 * sizes[True] < sizes.total()  # or else it is all written on a typewriter
     for number, page in enumerate(pages, start=1):
+        on_page(number)
         for sheet in page.sheets:
             tables, words = _ruled_tables(sheet)
             for zone in _columns([*_lines(words), *tables]):

@@ -16,7 +16,7 @@ from waiting import within
 from agentic_retriever import errors
 from agentic_retriever.llm import LLMClient, LLMReply, TieredClient, result_of
 from agentic_retriever.llm.client import Endpoint
-from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, FailureKind, Tier, Usage
+from agentic_retriever.schema import Budget, Citation, Complexity, ConfidenceLevel, FailureKind, Tier, Usage
 from agentic_retriever.synthesis import (
     CitationChecker,
     Evidence,
@@ -53,6 +53,19 @@ def test_passages_are_numbered_with_header_and_place():
 )
 def test_page(metadata, page):
     assert assemble([make_node("x", **metadata)], max_chars=100)[0].page == page
+
+
+def test_a_quote_has_the_pages_that_it_stands_on_not_those_of_its_chunk():
+    text = "On page three. Over the end of it. On page four."
+    [passage] = assemble([make_node(text, start=100, page=3, page_numbers=[3, 4], page_starts=[50, 125])], max_chars=99)
+    assert passage.header == "p. 3-4"
+    found = [passage.cite(*span, 1.0) for span in ((0, 14), (15, 34), (35, 48))]
+    assert [(one.page, one.pages, one.place) for one in found] == [
+        (3, (3,), "p. 3"), (3, (3, 4), "p. 3-4"), (4, (4,), "p. 4"),
+    ]  # fmt: skip
+    assert Citation.from_dict(found[1].to_dict()) == found[1]
+    [other] = assemble([make_node(text, page=3, page_numbers=[3, 4], page_starts=["x", 1])], max_chars=99)
+    assert other.cite(35, 48, 1.0).pages == (3,)
 
 
 def test_a_node_inside_another_of_its_document_gives_way_at_the_better_rank():
