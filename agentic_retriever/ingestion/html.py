@@ -24,7 +24,8 @@ _TABLES = frozenset({"caption", "table", "tbody", "td", "tfoot", "th", "thead", 
 _BLOCKS = _CONTAINERS | _PARTS | _LISTS | _TABLES
 _FENCE = "```"
 # What surrounds the text of a page: as HTML says it, and as generators of manuals (Sphinx, DocBook, Texinfo, MkDocs,
-# MediaWiki) name it. Of 60 pages of manuals trafilatura keeps 97.7 % of the words, readability 79.4 %, this 99.9 %.
+# MediaWiki) name it. Of 60 pages of manuals trafilatura keeps 97.7 % of the words, readability 79.4 %, this 99.9 %
+# (by a gold text that was cut by some of the same marks, which favours this).
 _FURNITURE_ROLES = frozenset({"navigation", "contentinfo", "search", "doc-toc"})
 _FURNITURE = frozenset(
     [

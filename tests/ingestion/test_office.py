@@ -172,6 +172,10 @@ def test_text_that_grows_from_little_is_held_to_the_limit(reason):
     with zipfile.ZipFile(io.BytesIO(saved(openpyxl.Workbook()))) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     main, row = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"', '<row><c t="s"><v>0</v></c></row>'
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    types = parts["[Content_Types].xml"].decode()
+    strings = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
+    parts["[Content_Types].xml"] = types.replace("</Types>", strings)
     parts["xl/sharedStrings.xml"] = f"<sst {main}><si><t>{'long ' * 6_000}</t></si></sst>"
     parts["xl/worksheets/sheet1.xml"] = f"<worksheet {main}><sheetData>{row * 40}</sheetData></worksheet>"
     assert reason("a.xlsx", zipped(parts), max_bytes=1_000_000).startswith("is larger than 1 MB")
