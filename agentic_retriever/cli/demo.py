@@ -49,7 +49,7 @@ def demo(ctx: typer.Context) -> None:
     again = f"{_program()} --data-dir {shlex.quote(str(config.data_dir))}"
     question = next(str(q["query"]) for q in load_questions() if q["id"] == _ASKED_AGAIN)
     console.line(f"  {again} query {shlex.quote(question)} --explain")
-    mine = "docs" if Path("docs").is_dir() else "FOLDER"
+    mine = "README.md" if Path("README.md").is_file() else "FOLDER"
     console.line(f"  {again} index add mine {mine} --description 'what it holds'")
 
 

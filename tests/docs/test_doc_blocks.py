@@ -18,6 +18,7 @@ def clone(tmp_path, monkeypatch):
     """What is there after ``make demo`` in a fresh clone, on the stand-in model, and what the demonstration printed."""
     for name in ("docs", "agentic_retriever/sample/data/questions"):
         shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "README.md", tmp_path)
     isolate(monkeypatch, tmp_path)
     monkeypatch.setattr(sys, "argv", [".venv/bin/agentic-retriever", "demo"])
     done = CliRunner().invoke(app, ["demo"])

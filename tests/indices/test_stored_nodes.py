@@ -408,6 +408,7 @@ def test_a_second_process_reads_a_copy_of_what_is_settled_and_changes_nothing(
     storage, index, folder, embedding, tmp_path
 ):
     Indexer(index).add_path(folder)
+    index.build_views()
     code = (
         "import sys\n"
         "from agentic_retriever.embeddings import EmbeddingModel\n"
