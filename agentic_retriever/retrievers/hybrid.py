@@ -307,7 +307,7 @@ class HybridRetriever(base.RetrieverAdapter):
             hits = self._ask_server(
                 request,
                 lambda server, vector: server.search_fused(
-                    vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
+                    vector, request.words, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
                 ),
             )
             if hits is not None:
@@ -329,7 +329,7 @@ class HybridRetriever(base.RetrieverAdapter):
             return self._with_background(words) if self._fusion is Fusion.CALIBRATED else words
 
         both = self._ask_server(
-            request, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
+            request, lambda server, vector: server.search_both(vector, request.words, depth, request.filters)
         )
         if both is not None:
             return {DENSE: _Side.of(both[0]), base.BM25: completed(_Side.of(both[1]))}, {}
