@@ -127,10 +127,11 @@ class _Find:
     tried: schema.Tried
     result: retrievers.SearchResult = field(default_factory=retrievers.SearchResult)
     origin: dict[str, str] = field(default_factory=dict)
+    fits: float | None = None  # how well by cosines of whole chunks, where there are any
 
     @property
     def rank(self) -> float:
-        """What a choice among several searches goes by; an unknown confidence counts as middling.
+        """Whether it found enough; an unknown confidence counts as middling.
 
         What satisfies the conditions that the question states fits by these, however near its wording lies. A search
         for such conditions that found none in the question is dense search alone, and any other strategy goes before.
@@ -141,6 +142,13 @@ class _Find:
         if self.tried.strategy is schema.Strategy.METADATA and not (understood and self.result.degraded):
             return 1.0 if understood else 0.0
         return 0.5 if self.tried.confidence is None else self.tried.confidence
+
+    @property
+    def choice(self) -> float:
+        """What a choice among searches goes by; leaves say nothing, as they are nearer than whole chunks."""
+        by_leaves_alone = self.fits is None and self.tried.confidence is not None
+        is_plain = self.result.nodes and self.tried.strategy is not schema.Strategy.METADATA
+        return self.rank if not is_plain else -0.5 if by_leaves_alone else 0.5 if self.fits is None else self.fits
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -498,9 +506,10 @@ class Pipeline:
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
         index = self.resources.index(chosen.name)
-        fits = relevance(nodes, index.search_profile() or index.profile())
+        profile = index.search_profile() or index.profile()
         ms = (before - spending.remaining_s()) * 1000
-        return _Find(schema.Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
+        tried = schema.Tried(strategy=strategy, confidence=relevance(nodes, profile), nodes=len(nodes), ms=ms)
+        return _Find(tried, result, origin, relevance(nodes, profile, _OF_CHUNKS))
 
     def _search(self, run: _Run, strategy: schema.Strategy, name: str, top_k: int) -> retrievers.SearchResult:
         index = self.resources.index(name)
@@ -542,7 +551,7 @@ class Pipeline:
     def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
         """Put the record of the search around the best find; without any, nothing was searched."""
         nothing = _Find(schema.Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
-        best = max(finds, key=lambda one: one.rank, default=nothing)  # the first of equals
+        best = max(finds, key=lambda one: one.choice, default=nothing)  # the first of equals
         run.origin = best.origin
         nodes, lost = self._refine(run, best) if finds else ((), ())
         names = [strategy.value for strategy in run.order]
@@ -728,7 +737,8 @@ def _reason(err: BaseException) -> str:
 
 # What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
 
-_COSINES: Final = ("dense", "leaf", "chunk")  # sources of strategies whose scores are cosines with a node of the index
+_OF_CHUNKS: Final = ("dense", "chunk")  # sources of strategies whose scores are cosines with a chunk
+_COSINES: Final = (*_OF_CHUNKS, "leaf")  # or with a leaf of one
 
 # Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
 # stand above a z of 0, 95 % of the others below 0.4.
@@ -737,9 +747,9 @@ _STEEPNESS, _TURN = 2.0, -0.3
 INDEX_SHARE: Final = 0.4  # how much a good index lifts its nodes: the weight of the collection in CORI's merging
 
 
-def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | None:
+def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile, sources: Sequence[str] = _COSINES) -> float | None:
     """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
-    cosines = [cosine for node in nodes if (cosine := _node_cosine(node)) is not None]
+    cosines = [cosine for node in nodes if (cosine := _node_cosine(node, sources)) is not None]
     if not cosines:
         return None
     z = (max(cosines) - profile.background_mean) / profile.background_std
@@ -747,10 +757,10 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     return 1 / (1 + math.exp(max(-60.0, min(60.0, -_STEEPNESS * (z - _TURN)))))
 
 
-def _node_cosine(node: NodeWithScore) -> float | None:
+def _node_cosine(node: NodeWithScore, sources: Sequence[str] = _COSINES) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
     scores = retrievers.source_scores(node)
-    return max((scores[source] for source in _COSINES if source in scores), default=None)
+    return max((scores[source] for source in sources if source in scores), default=None)
 
 
 def merge_indexes(

@@ -44,7 +44,7 @@ def test_no_query_builds_anything_and_what_needs_it_is_not_offered(unbuilt):
     assert withheld.keys() == {"hybrid", "planner", "recursive", "chunk_decoupling", "summary"}
     assert "no words yet" in withheld["hybrid"]
     pinned = router.retrieve("When does the ferry leave?", strategy=Strategy.HYBRID)
-    assert ["dense search alone"] == [one.fallback for one in pinned.degraded if one.step == "hybrid.keyword"]
+    assert [one.fallback for one in pinned.degraded if one.step == "hybrid.keyword"] == ["dense search alone"]
     assert "index build docs" in pinned.degraded[0].reason
 
 
@@ -107,7 +107,8 @@ def _question(text):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("nowhere.json", "No such file"), ("{", "EOF"), ('{"more": {}}', "more: Extra inputs"), ('{"boost": 1}', "boost: "),
+        ("nowhere.json", "No such file"), ("{", "EOF"), ('{"more": {}}', "more: Extra inputs"),
+        ('{"boost": 1}', "boost: "),
         ('{"expand": {"ISR": 5}}', "expand.ISR: "), ('{"expand": {"ISR": "!"}}', "letter or digit"),
         ('{"expand": {"ISR": "%s"}}' % ("x" * 201), "at most 200 characters"),
     ],
