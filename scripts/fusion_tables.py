@@ -40,8 +40,8 @@ MODEL = "multilingual-e5-small"
 GRID = tuple(
     FusionModel(alpha=alpha, slope=slope, pivot=pivot, reach=reach)
     for alpha in (0.4, 0.5, 0.6)
-    for slope, pivot, reach in product((0.0, 0.05, 0.1, 0.2), (-5.2, -4.8, -4.4), (0.1, 0.2, 0.3))
-    if slope or (pivot, reach) == (-4.8, 0.2)
+    for slope, pivot, reach in product((0.0, 0.07, 0.14, 0.21), (-4.0, -3.5, -3.0), (0.1, 0.2, 0.3))
+    if slope or (pivot, reach) == (-3.5, 0.2)
 )
 WORDS, DENSE = "bm25", "dense"
 

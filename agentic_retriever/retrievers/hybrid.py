@@ -138,7 +138,7 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 
 FUSION_FILE: Final = "fusion.json"
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little
-WORDS_SPEAK: Final = 2.0  # standard deviations of excess that go with e times the score by words
+WORDS_SPEAK: Final = 1.3  # standard deviations of excess that go with e times the score by words
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +163,8 @@ class FusionModel(json_files.FileTable):
 
     format: Literal[2] = field(default=2, repr=False)  # 1 was fitted to an excess that knew nothing of the words
     alpha: json_files.Share = 0.5
-    slope: json_files.NotNegative = 0.1
-    pivot: json_files.Number = -4.8
+    slope: json_files.NotNegative = 0.14
+    pivot: json_files.Number = -3.5
     reach: json_files.Share = 0.2
     trained_on: FusionTrainedOn | None = None  # none for the default
 

@@ -18,6 +18,7 @@ from agentic_retriever import retrievers
 from agentic_retriever.errors import ConfigError, EmbeddingError, RetrievalError, StoreDamagedError, StoreError
 from agentic_retriever.retrievers.hybrid import (
     DEFAULT_FUSION,
+    WORDS_SPEAK,
     Fusion,
     FusionModel,
     FusionTrainedOn,
@@ -256,9 +257,9 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     assert of(1_000) == pytest.approx(5 - 3.198, abs=0.01)
     assert of(30) > of(1_000) > of(1_000_000)
     assert of(1_000, 0.95) > of(1_000, 0.9)
-    # What the words have found counts against it, by two standard deviations for e times the score.
+    # What the words have found counts against it, by so many standard deviations for e times the score.
     known = background(0.8, 0.02, 1_000)
-    assert dense_excess(0.9, known, math.e) == pytest.approx(of(1_000) - 2)
+    assert dense_excess(0.9, known, math.e) == pytest.approx(of(1_000) - WORDS_SPEAK)
     assert dense_excess(0.9, known, 0.0) is None
     flat = background(0.8, 0.0, 99)
     for unknown in (of(29), of(99, None), of(99, math.nan), dense_excess(0.9, None), dense_excess(0.9, flat)):
