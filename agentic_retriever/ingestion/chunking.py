@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import unicodedata
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -45,7 +45,7 @@ _HIDDEN: Final = frozenset(
     {SECTION_STARTS, "page_starts", "heading_hierarchy", "parent", "cross_references", "content_hash"}
 )
 MIN_TOKENS: Final = 100  # a chunk with fewer says too little to be understood alone
-_STRAY: Final = 0.4
+_LITTLE: Final = 0.4  # of that is needed where the neighbours are about something else
 LEAF_SIZE: Final = 128  # tokens: a few sentences, small enough to tell one statement of a chunk from the next
 _MIN_SIZE = 8
 _MAX_SIZE = 100_000
@@ -75,8 +75,9 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
 
     ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
     character, and every visible character behind the front matter is in at least one node. Sections of fewer than 100
-    tokens share a node with those beside them, and a record (``kind`` ``"jsonl"``) which fits into one chunk is one
-    node; no other node reaches over the end of a section.
+    tokens share a node with those beside them where the part that they are of fits into one node, those of fewer than
+    40 everywhere, and a record (``kind`` ``"jsonl"``) which fits into one chunk is one node; no other node reaches over
+    the end of a section.
 
     Metadata is that of the document and, each only where known:
 
@@ -98,12 +99,13 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     start = front.end if front else 0
     sections = split_sections(doc.text, start=start)
     is_record = doc.kind == "jsonl" and count_tokens(doc.text.strip()) <= limit
-    groups = [sections] if is_record and sections else _grouped(doc.text, sections, least=least)
+    groups = [_Group(sections, ())] if is_record and sections else _grouped(doc.text, sections, least, limit)
     shared = _shared_metadata(doc, start)
     nodes: list[TextNode] = []
-    for group in groups:
+    for group, _, tokens in groups:
         blocks = [block for section in group for block in section.blocks]
-        for chunk in pack(doc.text, blocks, size=limit, overlap=overlap, least=least):
+        total = tokens if len(group) == 1 else 0
+        for chunk in pack(doc.text, blocks, size=limit, overlap=overlap, least=least, total=total):
             inside = [one for one in group if one.start < chunk.end and one.end > chunk.start]
             header = "" if "table" not in chunk.kinds else table_head(doc.text, blocks, chunk.start)
             nodes.append(_node(doc, chunk, inside, shared, header, ordinal=len(nodes)))
@@ -113,32 +115,40 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
 class _Group(NamedTuple):
     sections: list[Section]
     path: tuple[Heading, ...]
-    tokens: int
+    tokens: int = 0
 
 
-def _grouped(text: str, sections: Sequence[Section], *, least: int) -> list[list[Section]]:
+def _grouped(text: str, sections: Sequence[Section], least: int, size: int) -> list[_Group]:
     """Join sections of fewer than ``least`` tokens with those beside them, the nearest relatives first.
 
-    A long neighbour takes in only what is too little to be worth a vector, since both would be harder to find. On two
-    FAQs dense search lost 0.03 of RR@10 where it took in more.
+    Only a part that fits into one chunk is about one thing ("6.2. Lights" with its "6.2.2. Number"); elsewhere, as
+    between the questions of an FAQ, only what is too little to be worth a vector is joined, and everywhere a long
+    neighbour takes in even less, since both would be harder to find: joining all that is short cost dense search 0.026
+    of RR@10 on an FAQ.
     """
     groups = [_Group([one], one.path, count_tokens(text[one.start : one.end])) for one in sections]
+    whole = len(shared_path([one.path for one in sections if one.path]))
+    parts: Counter[int] = Counter()
+    for group in groups:
+        parts.update({id(heading): group.tokens for heading in group.path[whole:]})
+    fitting = {part for part, tokens in parts.items() if tokens <= size}
     for depth in range(max((len(one.path) for one in sections), default=0), -1, -1):
-        groups = _merged(groups, depth, least)
-        groups = _merged(groups[::-1], depth, least)[::-1]
-    return [sorted(group.sections, key=lambda section: section.start) for group in groups]
+        groups = _merged(groups, depth, least, fitting)
+        groups = _merged(groups[::-1], depth, least, fitting)[::-1]
+    return [group._replace(sections=sorted(group.sections, key=lambda one: one.start)) for group in groups]
 
 
-def _merged(groups: Iterable[_Group], depth: int, least: int) -> list[_Group]:
+def _merged(groups: Iterable[_Group], depth: int, least: int, fitting: Collection[int]) -> list[_Group]:
     merged: list[_Group] = []
     for group in groups:
         last = merged[-1] if merged else _Group([], (), least)
-        tokens = last.tokens + group.tokens
-        path = shared_path((last.path, group.path))
-        if last.tokens < least and len(path) >= depth and (tokens <= 2 * least or last.tokens < least * _STRAY):
-            merged[-1] = _Group([*last.sections, *group.sections], path, tokens)
-        else:
-            merged.append(group)
+        if last.tokens < least and len(path := shared_path((last.path, group.path))) >= depth:
+            tokens = last.tokens + group.tokens
+            enough = least if path and id(path[-1]) in fitting else least * _LITTLE
+            if last.tokens < enough and (tokens <= 2 * enough or last.tokens < enough * _LITTLE):
+                merged[-1] = _Group([*last.sections, *group.sections], path, tokens)
+                continue
+        merged.append(group)
     return merged
 
 
@@ -289,8 +299,10 @@ class _Unit(NamedTuple):
 _BLOCK, _SENTENCE, _CUT = 0, 1, 2
 
 
-def pack(text: str, blocks: Iterable[Block], *, size: int, overlap: int = 0, least: int = 0) -> list[Chunk]:
-    """Pack the blocks of sections into chunks.
+def pack(
+    text: str, blocks: Iterable[Block], *, size: int, overlap: int = 0, least: int = 0, total: int = 0
+) -> list[Chunk]:
+    """Pack the blocks of sections into chunks; ``total`` is their count of tokens where it is known.
 
     Blocks are kept whole when they fit into ``size``. A larger paragraph is divided at sentences, a larger table
     between rows, larger lists and code between lines, and a single sentence or line that is still too large between
@@ -301,7 +313,7 @@ def pack(text: str, blocks: Iterable[Block], *, size: int, overlap: int = 0, lea
     blocks = list(blocks)
     if not blocks:
         return []
-    total = count_tokens(text[blocks[0].start : blocks[-1].end])
+    total = total or count_tokens(text[blocks[0].start : blocks[-1].end])
     if total <= size:
         return [Chunk(blocks[0].start, blocks[-1].end, frozenset(block.kind for block in blocks))]
     chunks = _Packer(text, size, overlap).pack(blocks)
