@@ -210,6 +210,7 @@ class AgenticRouter:
         *,
         index: BaseIndex[Any] | BaseQueryEngine | BaseRetriever | None = None,
         description: str = "",
+        chunk_size: int | None = None,
         views: bool = True,
         progress: Progress | None = None,
     ) -> IngestReport:
@@ -225,6 +226,7 @@ class AgenticRouter:
             source: A file or folder, several of them, or LlamaIndex documents or nodes.
             index: A LlamaIndex index, query engine or retriever to attach, instead of a source.
             description: What the index holds; used when it is made.
+            chunk_size: Largest chunk in tokens, used when it is made; 2,000 keeps most articles of laws whole.
             views: Whether to build leaves and summaries, too.
             progress: Hears how far it is, in the background as well.
 
@@ -242,22 +244,24 @@ class AgenticRouter:
                 raise errors.IndexingError(f"index {name!r} needs either a source or index=..., exactly one of them")
             return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
-        report = self._add_sources(name, source, description, progress)
+        report = self._add_sources(name, source, description, chunk_size, progress)
         made = self.resources.stored(name)
         made.build_search(progress)
         if views:
             made.build_in_background(progress)
         return report
 
-    def _add_sources(self, name: str, source: object, description: str, progress: Progress | None) -> IngestReport:
+    def _add_sources(
+        self, name: str, source: object, description: str, chunk_size: int | None, progress: Progress | None
+    ) -> IngestReport:
         items = _as_list(source)
         paths = [Path(item) for item in items if isinstance(item, (str, Path))]
         for path in paths:
             discover(path)  # one that is not there must not leave an empty index behind
-        resources, size = self.resources, self.config.chunk_size
+        resources, size = self.resources, self.config.chunk_size if chunk_size is None else chunk_size
         is_new = not resources.storage.holds(name)
         if is_new:
-            overlap, leaf = self.config.chunk_overlap, min(LEAF_SIZE, size)
+            overlap, leaf = min(self.config.chunk_overlap, size // 2), min(LEAF_SIZE, size)
             chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
             index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
         else:

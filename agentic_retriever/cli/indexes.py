@@ -30,12 +30,15 @@ def index_add(
     name: Name,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
     description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
+    chunk_size: Annotated[
+        int | None, typer.Option("--chunk-size", help="Largest chunk of a new index, tokens.")
+    ] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Make an index from files, or bring it up to date with them; exit code 1 when some of them were not read."""
     console = terminal.Console()
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
-        report = router.add_index(name, list(paths), description=description, progress=progress)
+        report = router.add_index(name, list(paths), description=description, chunk_size=chunk_size, progress=progress)
         router.stored_index(name).build_views(progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:

@@ -416,7 +416,7 @@ class DerivedCollection(Generic[V]):
 # The hierarchy of an index: leaves below its chunks, and where the numbered parts of its documents are.
 
 LEAVES_FORMAT: Final = 1  # raised whenever the same chunks would give other leaves or outlines than before
-_NUMBERS: Final = {"sections": "section_number", "articles": "article"}
+_NUMBERS: Final = {"sections": "section_number", "articles": "article_number"}
 
 
 class LeafHit(NamedTuple):
@@ -497,9 +497,9 @@ def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
         if not facts["title"] and isinstance(title, str):
             facts["title"] = title.strip()
         for part, key in _NUMBERS.items():
-            number = str(chunk.metadata.get(key) or "").strip().casefold()
-            if number:
-                facts[part].setdefault(number, []).append(chunk.node_id)
+            told = chunk.metadata.get(key) or ()
+            for number in told if isinstance(told, (list, tuple)) else (told,):
+                facts[part].setdefault(str(number).strip().casefold(), []).append(chunk.node_id)
     return facts
 
 

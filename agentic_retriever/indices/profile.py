@@ -51,10 +51,11 @@ MAX_OF_A_KIND: Final = 5_000  # of more identifiers of one kind a profile does n
 MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names; a few thousand authors have fewer
 NEIGHBOURS: Final = 3
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
-STRUCTURAL_FIELDS = frozenset(
-    {"title", "section", "section_number", "article", "page", "page_numbers", "page_starts", "chunk_type",
-     "content_hash", "language", "file_name"}
-)  # fmt: skip
+STRUCTURAL_FIELDS = frozenset({
+    "title", "section", "section_number", "section_starts", "heading_hierarchy", "parent", "article_number",
+    "cross_references", "table_header", "page", "page_numbers", "page_starts", "chunk_type", "content_hash", "language",
+    "file_name",
+})  # fmt: skip
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200
 _SETS: Final = ("field_values", "people", "identifiers")

@@ -23,8 +23,10 @@ class Heading:
     origin: Origin
     number: str = ""
     article: str = ""
+    rank: int = 0  # of a legal division, from 1 for a book to 5 for an article
     inline: bool = False
     weak: bool = False
+    needs_parent: bool = False
 
 
 class LineContext(NamedTuple):
@@ -38,13 +40,21 @@ _MAX_TITLE_CHARS = 110
 _MAX_ATX_CHARS = 1000
 _MAX_TITLE_WORDS = 14
 _MAX_SENTENCE_TITLE_WORDS = 8
+_MAX_INDENT = 3
 _LEGAL_LEVEL = 10
+_ARTICLE_RANK = 5
 _NUMBER_LEVEL = 20
 _ATX = re.compile(r"(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|(\*\*|__|`|(?<!\w)[*_](?=\w)|(?<=[\w.:!?])[*_](?!\w))")
 
 _NUMBER = r"(?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*"
 _NUMBERED = re.compile(rf"({_NUMBER})(\.?)[ \t]+(\S.*)$")
+_ONLY_NUMBER = re.compile(rf"({_NUMBER})(\.?)$")
+# Converters write numbered headings as list items or in bold: "- 6.2. Lights", "**6.2. Lights**".
+_DRESSED = re.compile(
+    r"(?P<bullet>[-*+•][ \t]+)?"
+    rf"(?:(?P<bold>\*\*|__)(?P<inside>{_NUMBER}\.?[ \t]+[^*_]+)(?P=bold)|(?P<plain>{_NUMBER}.*))$"
+)
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
 _LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
 
@@ -81,7 +91,10 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "»", "”", '"', ")", "।", "。")
 
 def find_heading(line: str, context: LineContext) -> Heading | None:
     stripped = line.strip()
-    if not stripped or len(line) - len(line.lstrip()) > 3:
+    dressed = _DRESSED.match(stripped)
+    if dressed and (dressed["bullet"] or dressed["bold"]):
+        return _dressed(dressed, context)
+    if not stripped or len(line) - len(line.lstrip()) > _MAX_INDENT:
         return None
     if stripped[0] == "#":
         found = _ATX.match(stripped) if len(stripped) <= _MAX_ATX_CHARS else None
@@ -92,11 +105,13 @@ def find_heading(line: str, context: LineContext) -> Heading | None:
 def label(text: str, *, level: int) -> Heading:
     """Make a heading from the text of an explicit one, with the numbers that stand in it."""
     title = _MARKUP.sub(lambda hit: hit[1] or "", text).strip() or text.strip()
-    numbered, legal = _NUMBERED.match(title), _LEGAL.match(title)
+    numbered = _NUMBERED.match(title) or _ONLY_NUMBER.match(title)
     number = numbered[1] if numbered and ("." in numbered[1] or numbered[2]) else ""
-    is_article = legal and legal["article"] and not legal["rest"][:1].isalnum()
-    article = _article_number(legal["number"]) if legal and is_article else ""
-    return Heading(title=title, level=level, origin="markdown", number=number, article=article)
+    legal = _LEGAL.match(title)
+    if legal is None or legal["rest"][:1].isalnum():
+        return Heading(title=title, level=level, origin="markdown", number=number)
+    article = _article_number(legal["number"]) if legal["article"] else ""
+    return Heading(title=title, level=level, origin="markdown", number=number, article=article, rank=_rank(legal))
 
 
 def is_bare(heading: Heading) -> bool:
@@ -125,13 +140,16 @@ def _legal(line: str, context: LineContext) -> Heading | None:
     return replace(heading, weak=weak) if heading else None
 
 
+def _rank(found: re.Match[str]) -> int:
+    return next((rank for at, (rank, _) in enumerate(_DIVISIONS) if found[f"d{at}"]), _ARTICLE_RANK)
+
+
 def _division(line: str, found: re.Match[str], context: LineContext) -> Heading | None:
     rest = found["rest"].strip()
     title = _PUNCTUATION.sub("", rest, count=1) if _PUNCTUATION.match(rest) else rest
     if title and (not _is_title(title) or _wraps(context)):
         return None
-    level = next(rank for at, (rank, _) in enumerate(_DIVISIONS) if found[f"d{at}"])
-    return Heading(title=line, level=_LEGAL_LEVEL + level, origin="legal")
+    return Heading(title=line, level=_LEGAL_LEVEL + _rank(found), origin="legal", rank=_rank(found))
 
 
 def _article(line: str, found: re.Match[str], context: LineContext, thai: bool) -> Heading | None:
@@ -149,8 +167,9 @@ def _article(line: str, found: re.Match[str], context: LineContext, thai: bool) 
         return None
     return Heading(
         title=title.rstrip(" .:-–—"),
-        level=_LEGAL_LEVEL + 5,
+        level=_LEGAL_LEVEL + _ARTICLE_RANK,
         origin="legal",
+        rank=_ARTICLE_RANK,
         article=_article_number(found["number"]),
         inline=inline,
     )
@@ -165,6 +184,17 @@ def _split_body(line: str, body_start: int, context: LineContext, bare: str) -> 
     if separator and more.strip() and _is_title(first):
         return line[: line.index(first, body_start) + len(first)], True
     return bare, True
+
+
+def _dressed(found: re.Match[str], context: LineContext) -> Heading | None:
+    """A numbered heading that is written as an item of a list or in bold."""
+    if found["bullet"]:
+        context = context._replace(before="", at_break=True)
+    heading = _numbered(found["inside"] or found["plain"], context)
+    if heading is None or (found["bold"] and heading.inline):
+        return None
+    is_firm = bool(found["bold"]) or re.match(rf"{_NUMBER}\.[ \t]", found["plain"])
+    return replace(heading, needs_parent=not is_firm or heading.origin == "single")
 
 
 def _numbered(line: str, context: LineContext) -> Heading | None:
@@ -226,6 +256,7 @@ def _article_number(number: str) -> str:
 # Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start.
 
 _MIN_EMPTY = 3
+_MIN_SERIES = 3
 _MAX_STEP = 10
 _LETTER = 1000
 
@@ -234,19 +265,22 @@ def settle(headings: Sequence[Heading | None]) -> list[Heading | None]:
     """Take back the candidates that the whole document speaks against.
 
     Explicit Markdown headings always stay. Taken back are: lists of headings without any text between them (a table of
-    contents); ``1.``-style ones in a document with Markdown headings, or that are no series 1, 2, ... and have no
-    ``1.1`` below them; numbers that run backwards or leap; and articles in the middle of a block that are not the next
+    contents); ``1.``-style ones that have no ``1.1`` below them and are no series 1, 2, ..., which in a document with
+    more Markdown headings than its title they never are; list items such as ``- 6.2 Title`` that no section ``6``
+    stands above; numbers that run backwards or leap; and articles in the middle of a block that are not the next
     article.
     """
     kept = list(headings)
-    for at in _contents_lists(kept) | _lone_singles(kept):
+    for at in _contents_lists(kept) | _unsupported(kept):
         kept[at] = None
     last_number: tuple[int, ...] | None = None
     last_article: int | None = None
     for at, heading in enumerate(kept):
-        if heading is None or heading.origin == "markdown":
+        if heading is None:
             continue
-        if heading.origin == "legal":
+        if heading.origin == "markdown":
+            last_number = _parts(heading.number) if heading.number else last_number
+        elif heading.origin == "legal":
             digits = re.match(r"\d+", heading.article)
             article = int(digits[0]) if digits else None
             step = None if article is None or last_article is None else article - last_article
@@ -279,14 +313,45 @@ def _contents_lists(headings: Sequence[Heading | None]) -> set[int]:
     return doomed
 
 
-def _lone_singles(headings: Sequence[Heading | None]) -> set[int]:
-    singles = {at: int(heading.number) for at, heading in enumerate(headings) if heading and heading.origin == "single"}
-    if any(heading is not None and heading.origin == "markdown" for heading in headings):
-        return set(singles)
-    parents = {heading.number.split(".")[0] for heading in headings if heading and heading.origin == "numbered"}
+def _unsupported(headings: Sequence[Heading | None]) -> set[int]:
+    """Return the candidates that only others could make headings: ``6. Title``, ``- 6.2 Title`` without a ``6``."""
+    numbered = [(at, heading) for at, heading in enumerate(headings) if heading and heading.number]
+    series = _series(headings, numbered)
+    behind = [""] * (len(numbered) + 1)  # the next Markdown heading with a number without dots
+    for place, (_, heading) in reversed(list(enumerate(numbered))):
+        is_chapter = heading.origin == "markdown" and "." not in heading.number
+        behind[place] = heading.number if is_chapter else behind[place + 1]
+    doomed: set[int] = set()
+    known: set[str] = set()
+    last = ""  # the last number without dots that stays
+    for place, (at, heading) in enumerate(numbered):
+        number = heading.number
+        above = number.rpartition(".")[0]
+        stays = not heading.needs_parent or above in known
+        if heading.origin == "single":
+            # "6.1" follows, or it stands between "## 5." and "## 7.".
+            opens = place + 1 < len(numbered) and numbered[place + 1][1].number.startswith(f"{number}.")
+            fills = last.isdigit() and int(last) + 1 == int(number) and behind[place] == str(int(number) + 1)
+            stays = at in series or opens or fills
+        if not stays:
+            doomed.add(at)
+            continue
+        known.add(number)
+        last = last if above else number
+    return doomed
+
+
+def _series(headings: Sequence[Heading | None], numbered: Sequence[tuple[int, Heading]]) -> set[int]:
+    """Return the members of series 1, 2, ...; below Markdown headings only of one that divides the whole document."""
+    singles = {at: int(one.number) for at, one in numbered if one.origin == "single" and not one.needs_parent}
+    markdown = [at for at, heading in enumerate(headings) if heading and heading.origin == "markdown"]
+    if markdown:
+        whole = len(singles) >= _MIN_SERIES and [*singles.values()] == [*range(1, len(singles) + 1)]
+        return set(singles) if whole and markdown == [0] else set()
+    parents = {one.number.split(".")[0] for _, one in numbered if one.origin == "numbered"}
     present = set(singles.values())
-    series = parents | {str(number + 1) for number in present} | {"1" if 2 in present else ""}
-    return {at for at, number in singles.items() if str(number) not in series}
+    supported = parents | {str(number + 1) for number in present} | ({"1"} if 2 in present else set())
+    return {at for at, number in singles.items() if str(number) in supported}
 
 
 def _parts(number: str) -> tuple[int, ...]:
@@ -311,6 +376,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _UNDERLINE = re.compile(r" {0,3}(={3,}|-{3,})[ \t\r]*$")
 _DELIMITER_CELL = re.compile(r"[ \t]*:?-+:?[ \t\r]*")
 _MAX_ROW_CHARS = 20_000
+_MAX_HEAD_CHARS = 1000
 _MAX_SETEXT_CHARS = 200
 
 
@@ -347,6 +413,10 @@ def _rejoin(text: str, blocks: list[Block], headings: list[Heading | None]) -> l
             joined.append(current)
         loose = demoted
     return joined
+
+
+def _is_rule(line: str) -> bool:
+    return all(_DELIMITER_CELL.fullmatch(cell) for cell in line.strip().strip("|").split("|"))
 
 
 class _Scanner:
@@ -449,7 +519,7 @@ class _Scanner:
         line, below = self._line(at), self._line(at + 1)
         if "|" not in line or "|" not in below or len(below) > _MAX_ROW_CHARS:
             return False
-        return all(_DELIMITER_CELL.fullmatch(cell) for cell in below.strip().strip("|").split("|"))
+        return _is_rule(below)
 
     def _starts_table(self, at: int) -> bool:
         return self._is_row(at) or self._has_delimiter_below(at)
@@ -491,6 +561,14 @@ class Section:
     blocks: list[Block] = field(default_factory=list)
 
     @property
+    def start(self) -> int:
+        return self.blocks[0].start
+
+    @property
+    def end(self) -> int:
+        return self.blocks[-1].end
+
+    @property
     def number(self) -> str:
         """Number of the innermost numbered heading, such as ``"6.2.1"``, or ``""``."""
         return next((heading.number for heading in reversed(self.path) if heading.number), "")
@@ -509,7 +587,9 @@ def split_sections(text: str, *, start: int = 0) -> list[Section]:
         if block.heading is not None:
             if current.blocks:
                 sections.append(current)
-            outer = (heading for heading in current.path if heading.level < block.heading.level)
+            outer = current.path
+            while outer and not _is_above(outer[-1], block.heading):
+                outer = outer[:-1]
             current = Section((*outer, block.heading))
         waiting.append(block)
         if block.kind != "heading":
@@ -519,7 +599,29 @@ def split_sections(text: str, *, start: int = 0) -> list[Section]:
     return [*sections, current] if current.blocks else sections
 
 
-def joined(sections: Sequence[Section]) -> Section:
-    paths = [section.path for section in sections]
-    shared = [level[0] for level in zip(*paths, strict=False) if all(one is level[0] for one in level)]
-    return Section(tuple(shared), [block for section in sections for block in section.blocks])
+def _is_above(outer: Heading, inner: Heading) -> bool:
+    """Tell whether a heading encloses one below it: by their numbers, and by Markdown levels where these differ."""
+    both_markdown = outer.origin == inner.origin == "markdown"
+    if outer.number and inner.number.startswith(f"{outer.number}."):
+        return True
+    if both_markdown and outer.level != inner.level:
+        return outer.level < inner.level
+    if outer.number and inner.number:
+        return False
+    if both_markdown and outer.rank and inner.rank:
+        return outer.rank < inner.rank
+    return outer.level < inner.level
+
+
+def shared_path(paths: Sequence[tuple[Heading, ...]]) -> tuple[Heading, ...]:
+    return tuple(level[0] for level in zip(*paths, strict=False) if all(one is level[0] for one in level))
+
+
+def table_head(text: str, blocks: Sequence[Block], at: int) -> str:
+    """Return the first two lines of the table that a place lies inside of, where the second one is a rule."""
+    table = next((block for block in blocks if block.kind == "table" and block.start < at < block.end), None)
+    lines = text[table.start : table.end].split("\n", 2) if table else []
+    if table is None or len(lines) < 3 or not _is_rule(lines[1]) or at < table.end - len(lines[2]):
+        return ""
+    head = "\n".join(lines[:2])
+    return head if len(head) <= _MAX_HEAD_CHARS else ""

@@ -14,7 +14,8 @@ from agentic_retriever.indices.derived import HierarchyView, LeafHit
 from agentic_retriever.retrievers import vector
 from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, fetch_nodes
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.understanding.references import ReferenceMap, find_references
+from agentic_retriever.text.references import find_references
+from agentic_retriever.understanding.references import ReferenceMap
 
 # In the per-source scores: the best leaf's cosine; the score of a chunk most of whose leaves were found; and that of a
 # chunk that another one refers to.

@@ -283,7 +283,7 @@ class PassageMatcher:
 
     @cached_property
     def header(self) -> Facts:
-        return Facts(f"{self.passage.title}\n{self.passage.section}", self.tokenizer)
+        return Facts(f"{self.passage.title}\n{self.passage.section}\n{self.passage.table_header}", self.tokenizer)
 
     @cached_property
     def terms(self) -> frozenset[str]:

@@ -1,8 +1,10 @@
 """From retrieved nodes to numbered passages, without repetition and within a limit."""
 
 import threading
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
@@ -23,6 +25,7 @@ _TITLE_KEYS = ("title", "file_name", "filename")
 _SECTION_KEYS = ("section", "section_path", "header_path", "heading")
 _SOURCE_KEYS = ("url", "source_url", "source", "file_path", "file_name")
 _PAGE_KEYS = ("page", "page_number", "page_label")
+_START_KEY = "section_starts"  # as ingestion writes it: [offset in the text, path of headings] of each section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,29 @@ class ContextPassage:
     section: str
     page: int | None  # Page number from 1, or None
     page_starts: tuple[tuple[int, int], ...] = ()  # number and first offset of each page, where it lies on several
+    section_starts: tuple[tuple[int, str], ...] = ()  # where sections begin in the text, and their paths
+    table_header: str = ""  # Head of the table that the text begins inside of
 
     @property
     def header(self) -> str:
+        return self._header(self.section)
+
+    def header_at(self, start: int) -> str:
+        """Title, section and page of what begins at a place of the text."""
+        return self._header(self.section_at(start))
+
+    def section_at(self, start: int) -> str:
+        at = bisect_right(self.section_starts, start, key=itemgetter(0))
+        return self.section_starts[at - 1][1] if at else self.section
+
+    def _header(self, section: str) -> str:
         page = schema.pages_text(self._pages(self.offset, self.offset + len(self.text)))
-        return " · ".join(" ".join(part.split()) for part in (self.title, self.section, page) if part.strip())
+        return " · ".join(" ".join(part.split()) for part in (self.title, section, page) if part.strip())
+
+    @property
+    def shown(self) -> str:
+        """The text as a model reads it: rows of a table below their head."""
+        return f"{self.table_header}\n{self.text}" if self.table_header else self.text
 
     @property
     def node_id(self) -> str:
@@ -65,7 +86,7 @@ class ContextPassage:
             score=score,
             index=index,
             title=self.title,
-            section=self.section,
+            section=self.section_at(start),
             page=pages[0] if pages else None,
             pages=pages,
             article=_text_of(self.node.node.metadata, ("article",)),
@@ -96,7 +117,7 @@ def assemble(
         if fitted is None:
             break
         fitting.append(replace(fitted, number=len(fitting) + 1))
-        room -= len(fitted.header) + len(fitted.text)
+        room -= len(fitted.header) + len(fitted.shown)
         if len(fitted.text) < len(passage.text):
             break
     return tuple(fitting)
@@ -121,6 +142,8 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
         offset=start if placed else 0,
         title=_text_of(inner.metadata, _TITLE_KEYS),
         section=_text_of(inner.metadata, _SECTION_KEYS),
+        section_starts=_section_starts(inner.metadata.get(_START_KEY)),
+        table_header=_text_of(inner.metadata, ("table_header",)),
         page=next((one for one in pages if isinstance(one, int) and not isinstance(one, bool) and one >= 1), None),
         page_starts=_page_starts(inner.metadata) if placed else (),
     )
@@ -132,6 +155,16 @@ def _page_starts(metadata: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
         return ()
     whole = all(isinstance(one, int) for one in [*numbers, *starts])
     return tuple(zip(numbers, starts, strict=True)) if whole else ()
+
+
+def _section_starts(value: object) -> tuple[tuple[int, str], ...]:
+    """Read what ingestion wrote; other programs may use the name for something else."""
+    starts = []
+    for entry in value if isinstance(value, (list, tuple)) else ():
+        match entry:
+            case [int(at), str(path)]:
+                starts.append((at, path))
+    return tuple(sorted(starts))
 
 
 def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
@@ -171,7 +204,7 @@ def _without_near_duplicates(passages: Sequence[ContextPassage]) -> list[Context
 
 
 def _fit(passage: ContextPassage, room: int, *, first: bool) -> ContextPassage | None:
-    room -= len(passage.header)
+    room -= len(passage.header) + len(passage.shown) - len(passage.text)
     if len(passage.text) <= room:
         return passage
     if first:

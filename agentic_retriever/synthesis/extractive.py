@@ -274,7 +274,7 @@ def _misses_code(query: str, passages: Sequence[ContextPassage], everywhere: fro
     wanted = identifiers(query[:_QUERY_CHARS])
     if not wanted or not passages:
         return False
-    there = frozenset(found for p in passages for found in identifiers(f"{p.header}\n{p.text}"))
+    there = frozenset(found for p in passages for found in identifiers(f"{p.header}\n{p.shown}"))
     # A numbered thing may be named by another word, a year may stand without "FY".
     return any(
         name not in there and not any(number in everywhere for number in _NUMBER.findall(name)) for name in wanted
@@ -324,7 +324,8 @@ class Candidate:
     @property
     def in_context(self) -> str:
         """The sentence below its title and section, as it is embedded: alone it seldom says what it is about."""
-        return f"{self.passage.header}\n{self.text}" if self.passage.header else self.text
+        header = self.passage.header_at(self.start)
+        return f"{header}\n{self.text}" if header else self.text
 
 
 Found = Sequence[Candidate]
@@ -349,9 +350,9 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     text = passage.text
     spans = segments(text)
     pieces = [text[start:end] for start, end in spans]
-    title = frozenset(tokenizer.tokens(passage.header))
+    header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
     heading: frozenset[str] = frozenset()
-    table: frozenset[str] = frozenset()
+    table = frozenset(tokenizer.tokens(passage.table_header))
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
@@ -371,7 +372,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             terms=terms,
             lead=frozenset(tokens[: len(tokens) * _LEAD_CHARS // (end - start) + 1]),
             item=(item.lastgroup or "") if (item := _ITEM.match(piece)) else "",
-            around=title | heading | table,
+            around=header_terms(passage.header_at(begin)) | heading | table,
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
         found.append((candidate, not (is_heading or is_head or _TABLE_RULE.fullmatch(piece))))

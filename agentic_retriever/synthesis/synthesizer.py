@@ -113,7 +113,7 @@ class LLMSynthesizer(_Writer):
         # As many passages, best first, as the models' window holds beside the answer.
         for count in range(len(passages), -1, -1):
             given = passages[:count]
-            rows = [(p.number, p.header, p.text) for p in given]
+            rows = [(p.number, p.header, p.shown) for p in given]
             prompt = calls.framed(partial(answer_prompt, query, rows, language), self._boundary)
             if count <= 1 or calls.estimate_tokens(prompt) <= room:
                 break
@@ -182,7 +182,9 @@ def _numbered(passage: context.ContextPassage) -> NodeWithScore:
     node = passage.node.node.model_copy()
     node.metadata = dict(node.metadata)
     node.excluded_llm_metadata_keys = list(node.metadata)
-    node.set_content("\n".join(part for part in (f"[{passage.number}] {passage.header}".strip(), passage.text) if part))
+    node.set_content(
+        "\n".join(part for part in (f"[{passage.number}] {passage.header}".strip(), passage.shown) if part)
+    )
     return NodeWithScore(node=node, score=passage.node.score)
 
 

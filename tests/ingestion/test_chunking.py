@@ -17,11 +17,13 @@ from agentic_retriever.ingestion.chunking import count_tokens, leaves_of
 from agentic_retriever.ingestion.documents import PageSpan, parse_front_matter
 
 SMALL = ChunkSettings(chunk_size=40, chunk_overlap=12, leaf_size=16)
+LONG = "Texto de la sección, con varias palabras. " * 22
 
 
 def test_ids_change_with_text_title_and_place_only(make_doc):
-    before = chunk_document(make_doc("# A\n\nsame\n\n# B\n\nold\n"), SMALL)
-    after = chunk_document(make_doc("# A\n\nsame\n\n# B\n\nnew\n"), SMALL)
+    same = f"# A\n\n{'Some words in a sentence. ' * 5}\n\n# B\n\n{'More of them here. ' * 6}"
+    before = chunk_document(make_doc(f"{same}old\n"), SMALL)
+    after = chunk_document(make_doc(f"{same}new\n"), SMALL)
     assert before[0].node_id == after[0].node_id
     assert before[1].node_id != after[1].node_id
     assert (
@@ -29,7 +31,8 @@ def test_ids_change_with_text_title_and_place_only(make_doc):
         != chunk_document(make_doc("same", title="T"), SMALL)[0].node_id
     )
     assert before[0].node_id.startswith("doc#0000-")
-    assert len({node.node_id for node in chunk_document(make_doc("# A\n\nsame\n\n# A\n\nsame\n"), SMALL)}) == 2
+    twice = f"# A\n\n{'Some words in a sentence. ' * 5}\n\n" * 2
+    assert len({node.node_id for node in chunk_document(make_doc(twice), SMALL)}) == 2
 
 
 @pytest.mark.parametrize("title", ["", "Wing in a slipstream"])
@@ -46,19 +49,19 @@ def test_a_record_is_one_node_even_with_headings_unless_it_is_large(make_doc):
     (node,) = chunk_document(make_doc(text, kind="jsonl"), ChunkSettings())
     assert node.text == text
     assert "section" not in node.metadata
-    assert len(chunk_document(make_doc(text, kind="md"), ChunkSettings())) == 2
     nodes = chunk_document(make_doc("Eine Zeile Text. " * 100, kind="jsonl", title="T"), SMALL)
     assert len(nodes) > 5
     assert all(node.metadata["title"] == "T" for node in nodes)
 
 
 def test_title_section_and_text_are_embedded_in_this_order_and_braces_are_no_template(make_doc):
-    doc = make_doc(
-        "# Guide\n\nIntro.\n\n## 1. Travel\n\n### 1.2 Approval\n\nAsk first.\n", title="Guide", metadata={"year": 2025}
-    )
-    intro, approval = chunk_document(doc, ChunkSettings())
-    assert intro.get_content(MetadataMode.EMBED) == "Guide\n# Guide\n\nIntro."
+    intro_text, ask = "An introduction. " * 40, "Ask first. " * 40
+    text = f"# Guide\n\n{intro_text}\n\n## 1. Travel\n\n### 1.2 Approval\n\n{ask}\n"
+    intro, approval = chunk_document(make_doc(text, title="Guide", metadata={"year": 2025}), ChunkSettings())
+    assert intro.get_content(MetadataMode.EMBED) == f"Guide\n# Guide\n\n{intro_text.strip()}"
     assert approval.metadata["section"] == "1. Travel > 1.2 Approval"
+    assert approval.metadata["heading_hierarchy"] == ["1. Travel", "1.2 Approval"]
+    assert approval.metadata["parent"] == "1. Travel"
     assert approval.metadata["section_number"] == "1.2"
     assert approval.get_content(MetadataMode.EMBED) == f"Guide\n1. Travel > 1.2 Approval\n{approval.text}"
     assert approval.text.startswith("## 1. Travel")
@@ -68,11 +71,67 @@ def test_title_section_and_text_are_embedded_in_this_order_and_braces_are_no_tem
 
 
 def test_articles_and_pages(make_doc):
-    first, second = "Artículo 41. Uno solo.\n\nTexto del primero.", "Artículo 42. Objeto\n\nTexto del segundo."
+    first, second = f"Artículo 41. Uno solo.\n\n{LONG}", f"Artículo 42. Objeto\n\n{LONG}"
     text = f"{first}\n\n{second}"
     pages = (PageSpan(1, 0, len(first)), PageSpan(2, len(first) + 2, len(text)))
     nodes = chunk_document(make_doc(text, kind="pdf", pages=pages), ChunkSettings())
-    assert [(node.metadata["article"], node.metadata["page"]) for node in nodes] == [("41", 1), ("42", 2)]
+    assert [(node.metadata["article_number"], node.metadata["page"]) for node in nodes] == [("41", 1), ("42", 2)]
+
+
+def test_short_sections_share_a_node_that_knows_where_each_begins_and_is_found_by_all_their_numbers(make_doc):
+    text = (
+        f"# Anexo\n\n## 6. Luces\n\n### 6.1. Carretera\n\n{LONG}\n\n### 6.2. Cruce\n\n#### 6.2.1. Presencia\n\n"
+        f"Obligatoria.\n\n#### 6.2.2. Número\n\nDos. Véase el artículo 12.\n\n### 6.3. Freno\n\n{LONG}\n"
+    )
+    beam, dipped, brake = chunk_document(make_doc(text, title="Anexo"), ChunkSettings())
+    assert [beam.metadata["section_number"], brake.metadata["section_number"]] == ["6.1", "6.3"]
+    assert dipped.metadata["section"] == "6. Luces > 6.2. Cruce"
+    assert dipped.metadata["section_number"] == ["6.2.1", "6.2.2"]
+    assert dipped.metadata["cross_references"] == ["article 12"]
+    paths = {dipped.text[at:].split("\n")[0]: path for at, path in dipped.metadata["section_starts"]}
+    assert paths == {
+        "### 6.2. Cruce": "6. Luces > 6.2. Cruce > 6.2.1. Presencia",
+        "#### 6.2.2. Número": "6. Luces > 6.2. Cruce > 6.2.2. Número",
+    }
+    assert "section_starts" not in beam.metadata
+    articles = f"Artículo 1. Uno\n\nBreve.\n\nArtículo 2. Dos\n\nBreve.\n\nArtículo 3. Tres\n\n{LONG}"
+    (node,) = chunk_document(make_doc(articles), ChunkSettings())
+    assert node.metadata["article_number"] == ["1", "2", "3"]
+
+
+def test_a_short_section_is_joined_with_short_ones_and_only_a_stray_line_with_a_long_one(make_doc):
+    def parts(*tokens):
+        text = "\n\n".join(f"## {name}\n\n{'word ' * (n - 4)}" for name, n in zip("ABCDEF", tokens, strict=False))
+        nodes = chunk_document(make_doc(text), ChunkSettings())
+        assert all(count_tokens(node.text) <= 512 for node in nodes)
+        return ["".join(letter for letter in "ABCDEF" if f"# {letter}\n" in node.text) for node in nodes]
+
+    assert parts(60, 60, 300, 60, 60) == ["AB", "C", "DE"]
+    assert parts(60, 300) == ["A", "B"]
+    assert parts(20, 300, 20, 300, 20) == ["AB", "CDE"]
+    assert parts(60, 120, 300) == ["AB", "C"]
+    assert parts(*[40] * 6) == ["ABC", "DEF"]
+    assert parts(300, 500, 500) == ["A", "B", "C"]
+
+
+def test_the_end_of_a_long_section_is_not_left_alone(make_doc):
+    text = "Seven words make up this short sentence. " * 70
+    assert 512 < count_tokens(text) < 600
+    nodes = chunk_document(make_doc(text), ChunkSettings(chunk_overlap=0))
+    assert [count_tokens(node.text) > 200 for node in nodes] == [True, True]
+
+
+def test_rows_of_a_table_that_is_cut_are_embedded_below_its_head_and_stay_spans_of_the_source(make_doc):
+    rows = "".join(f"| fila {at} | valor {at} |\n" for at in range(30))
+    doc = make_doc(f"Los valores son estos:\n\n| clase | valor |\n|---|---|\n{rows}\nFin del texto.")
+    first, *others = chunk_document(doc, SMALL)
+    assert "| clase | valor |" in first.text
+    assert "table_header" not in first.metadata
+    tables = [node for node in others if node.text.startswith("|")]
+    assert len(tables) > 3
+    for node in tables:
+        assert node.get_content(MetadataMode.EMBED) == f"| clase | valor |\n|---|---|\n{node.text}"
+        assert node.text == doc.text[node.start_char_idx : node.end_char_idx]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +179,7 @@ def test_the_limit_holds_where_the_whole_has_more_tokens_than_its_parts(make_doc
 
 
 def test_nothing_is_repeated_across_sections_and_no_heading_left_alone(make_doc):
-    text = "".join(f"# H{at}\n\n{'Some words in a sentence here. ' * 4}\n\n" for at in range(4))
+    text = "".join(f"# H{at}\n\n{'Some words in a sentence here. ' * 5}\n\n" for at in range(4))
     nodes = chunk_document(make_doc(text), SMALL)
     assert [node.text for node in nodes if node.text.startswith("# ")] == [
         node.text for node in nodes if "# " in node.text
@@ -145,12 +204,19 @@ def test_front_matter_is_in_no_chunk_and_language_and_file_name_are(make_doc):
 
 
 def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
-    theirs = {"article": "9", "page": 7, "language": "xx", "file_name": "x", "chunk_type": "poem", "content_hash": "0"}
+    theirs = {
+        "article_number": "9",
+        "parent": "theirs",
+        "page": 7,
+        "language": "xx",
+        "file_name": "x",
+        "chunk_type": "poem",
+        "content_hash": "0",
+    }
     doc = make_doc("Artículo 42. Objeto\n\nTexto.", metadata={**theirs, "section": "mine"}, source="/a/b.md", title="T")
     (node,) = chunk_document(doc, ChunkSettings())
-    assert {key: node.metadata[key] for key in ("article", "page", "language", "file_name")} == {
-        key: theirs[key] for key in ("article", "page", "language", "file_name")
-    }
+    kept = ("article_number", "parent", "page", "language", "file_name")
+    assert {key: node.metadata[key] for key in kept} == {key: theirs[key] for key in kept}
     assert node.metadata["chunk_type"] == "text"
     assert len(node.metadata["content_hash"]) == 64
     assert node.metadata["section"] == "Artículo 42. Objeto"

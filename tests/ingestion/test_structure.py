@@ -68,6 +68,9 @@ def test_an_article_whose_text_begins_on_its_line(line, path, article):
         "Título III Disposiciones\nque siguen a estas.\n", "#\n", "    # indented code\n",
         "10.12.2024 Meeting with the board, who came late\nand left early.\n",
         "```\n# a comment in code\n1.2 Scope\n```\n", "- item\n---\n", "---\n",
+        "- 1.2 Faster\n\n  Text.\n\n- 1.3 Smaller\n\n  Text.\n", "- 1. One\n\n  Text.\n\n- 2. Two\n\n  Text.\n",
+        "- 5.1. Las luces de un mismo par se montan juntas.\n- 5.2. Ninguna luz puede verse desde detrás.\n",
+        "- 1.1. Alcance\n- 1.2. Luces\n- 1.3. Frenos\n- 1.4. Ruido\n\nTexto.\n",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_heading(text):
@@ -95,6 +98,69 @@ def test_what_only_looks_like_a_heading(text):
             id="single numbers are sections when numbered ones stand below them",
         ),
         pytest.param(f"# Guide\n\n1. One\n\n{BODY}\n2. Two\n\n{BODY}\n", [("Guide", "", "")], id="list items below #"),
+        pytest.param(
+            f"# Guide\n\n{BODY}\n1. One\n\n{BODY}\n2. Two\n\n{BODY}\n3. Three\n\n{BODY}\n",
+            [("Guide", "", ""), *((f"Guide > {n}. {t}", str(n), "") for n, t in enumerate(("One", "Two", "Three"), 1))],
+            id="a series below the title alone divides the document",
+        ),
+        pytest.param(
+            f"# Guide\n\n## Steps\n\n1. One\n\n{BODY}\n2. Two\n\n{BODY}\n3. Three\n\n{BODY}\n",
+            [("Guide > Steps", "", "")],
+            id="a series below a further heading is a list",
+        ),
+        pytest.param(
+            f"# Anexo\n\n## 5. Otras\n\n{BODY}\n6. Luces\n\n{BODY}\n## 7. Frenos\n\n{BODY}\n8. Fin\n\n{BODY}",
+            [
+                ("Anexo > 5. Otras", "5", ""),
+                ("Anexo > 6. Luces", "6", ""),
+                ("Anexo > 7. Frenos", "7", ""),
+            ],
+            id="a single number fills the gap between markdown headings, and does not go on behind them",
+        ),
+        pytest.param(
+            f"# Anexo\n\n6. Luces\n\n{BODY}\n- 6.2. Luces de cruce\n- 6.2.1. Presencia\n  Obligatoria\n"
+            "- 6.2.2. Número\n  Dos.\n\n- 6.3 Freno\n\n  Dos o tres.\n",
+            [
+                ("Anexo > 6. Luces", "6", ""),
+                ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.1. Presencia", "6.2.1", ""),
+                ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.2. Número", "6.2.2", ""),
+                ("Anexo > 6. Luces > 6.3 Freno", "6.3", ""),
+            ],
+            id="numbered items of a list with text below them are sections",
+        ),
+        pytest.param(
+            f"**6.2. Luz de cruce**\n\n{BODY}\n**6.2.1. Número**\n\n{BODY}\n- **6.2.2. Borde**: el exterior.\n",
+            [("6.2. Luz de cruce", "6.2", ""), ("6.2. Luz de cruce > 6.2.1. Número", "6.2.1", "")],
+            id="a numbered heading may be a line in bold",
+        ),
+        pytest.param(
+            f"## 6. Luces\n\n{BODY}\n## 6.2. Cruce\n\n{BODY}\n6.2.1. Presencia\n\n{BODY}\n### 6.2.2\n\n{BODY}\n"
+            f"6.3. Freno\n\n{BODY}\n## 7. Fin\n\n{BODY}",
+            [
+                ("6. Luces", "6", ""),
+                ("6. Luces > 6.2. Cruce", "6.2", ""),
+                ("6. Luces > 6.2. Cruce > 6.2.1. Presencia", "6.2.1", ""),
+                ("6. Luces > 6.2. Cruce > 6.2.2", "6.2.2", ""),
+                ("6. Luces > 6.3. Freno", "6.3", ""),
+                ("7. Fin", "7", ""),
+            ],
+            id="numbers nest where markdown levels do not, and in a mix of both",
+        ),
+        pytest.param(
+            f"## TÍTULO I\n\n{BODY}\n## Capítulo II\n\n{BODY}\n## Artículo 1. Objeto\n\n{BODY}\n## Anexo I\n\n{BODY}",
+            [
+                ("TÍTULO I", "", ""),
+                ("TÍTULO I > Capítulo II", "", ""),
+                ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"),
+                ("Anexo I", "", ""),
+            ],
+            id="divisions nest by kind where markdown levels do not",
+        ),
+        pytest.param(
+            f"# Article I\n\n{BODY}\n## Section 1\n\n{BODY}",
+            [("Article I", "", "I"), ("Article I > Section 1", "", "I")],
+            id="markdown levels that differ say more than the kind",
+        ),
         pytest.param(
             f"6.2 Luz de cruce\n\n{BODY}\n3.5 Kilos de harina\n\n{BODY}\n6.3 Luz de freno\n\n{BODY}",
             [("6.2 Luz de cruce", "6.2", ""), ("6.3 Luz de freno", "6.3", "")],

@@ -328,7 +328,7 @@ def test_leaves_are_merged_from_the_ratio_on_and_score_below_one():
 
 def article(number, text, doc="law", **more):
     title = "General Law" if doc == "law" else "Annex III. Lights"
-    return of_document(f"{doc}-{number}", text, doc, title=title, article=number, **more)
+    return of_document(f"{doc}-{number}", text, doc, title=title, article_number=number, **more)
 
 
 LAW = [
@@ -373,8 +373,13 @@ def test_references_are_followed_to_their_depth_and_score_below_their_referrer(m
     ("query", "top_k", "filters", "expected"),
     [
         ("Lamps follow what", 2, None, {"law-5", "annex-"}),  # a reference into another document
-        ("red lorries", 5, where("article", "1"), {"law-1"}),
-        ("drivers of red lorries speeding", 6, where("article", ["1", "2", "3"], "in"), {"law-1", "law-2", "law-3"}),
+        ("red lorries", 5, where("article_number", "1"), {"law-1"}),
+        (
+            "drivers of red lorries speeding",
+            6,
+            where("article_number", ["1", "2", "3"], "in"),
+            {"law-1", "law-2", "law-3"},
+        ),
     ],
 )
 def test_filters_hold_for_what_is_referred_to(make_index, settings, query, top_k, filters, expected):

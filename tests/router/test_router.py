@@ -70,6 +70,17 @@ def test_an_answer_has_citations_from_the_right_index_and_the_documented_json(ro
     assert data["usage"]["llm_calls"] == 0
 
 
+def test_an_index_may_have_larger_chunks_than_the_others_so_that_an_article_stays_whole(make):
+    article = Document(text="Article 1. Sleep\n\n" + "Cats sleep sixteen hours a day. " * 200, doc_id="cats")
+    router = make()
+    for name, size in (("default", None), ("laws", 2_000)):
+        router.add_index(name, [article], chunk_size=size)
+    assert (router.index("default").count(), router.index("laws").count()) == (3, 1)
+    assert router.add_index("laws", [article], chunk_size=100).unchanged == 1  # it was made with another size
+    with pytest.raises(ConfigError, match="chunk_size must be a whole number"):
+        router.add_index("new", [article], chunk_size=0)
+
+
 def test_retrieval_obeys_pins_filters_and_top_k_and_gives_copies_best_first(router):
     decision = router.route("cat", index="planets", strategy="hybrid")
     assert (decision.index.name, decision.index.mode) == ("planets", "pinned")

@@ -68,6 +68,34 @@ def test_a_quote_has_the_pages_that_it_stands_on_not_those_of_its_chunk():
     assert other.cite(35, 48, 1.0).pages == (3,)
 
 
+def test_a_citation_names_the_section_of_its_quote_not_that_of_the_passage():
+    text = "#### 6.2.1. Presencia\n\nEs obligatoria.\n\n#### 6.2.2. Número\n\nSe admiten dos."
+    starts = [[0, "6.2 > 6.2.1. Presencia"], [text.index("#### 6.2.2"), "6.2 > 6.2.2. Número"]]
+    (passage,) = assemble([make_node(text, start=40, title="T", section="6.2", section_starts=starts)], max_chars=999)
+    at = {quote: text.index(quote) for quote in ("Es obligatoria.", "Se admiten dos.")}
+    cited = [passage.cite(start, start + len(quote), 1.0) for quote, start in at.items()]
+    assert [(one.section, one.start) for one in cited] == [
+        ("6.2 > 6.2.1. Presencia", 40 + at["Es obligatoria."]),
+        ("6.2 > 6.2.2. Número", 40 + at["Se admiten dos."]),
+    ]
+    assert (passage.header, passage.header_at(at["Se admiten dos."])) == ("T · 6.2", "T · 6.2 > 6.2.2. Número")
+    found = ExtractiveSynthesizer().extract("¿Qué número de luces se admiten?", [passage], language="es")
+    assert [one.section for one in found.citations][:1] == ["6.2 > 6.2.2. Número"]
+    for foreign in ("a", [1, 2], [["x", 1]], [[3]], {"a": 1}, [[9, "Later"]]):
+        (passage,) = assemble([make_node("One.", section="S", section_starts=foreign)], max_chars=99)
+        assert passage.cite(0, 4, 1.0).section == "S"
+
+
+def test_a_model_reads_rows_of_a_table_below_their_head_and_quotes_stay_in_their_place():
+    head, row = "| class | limit |\n|---|---|", "| M1 | 72 dB |"
+    (passage,) = assemble([make_node(row, start=500, table_header=head)], max_chars=999)
+    assert passage.shown == f"{head}\n{row}"
+    assert (passage.text, passage.cite(0, len(row), 1.0).start) == (row, 500)
+    synthesizer, model = with_model(["72 dB. [1]"])
+    synthesizer.synthesize("What is the limit of class M1?", [make_node(row, start=500, table_header=head)])
+    assert f"{head}\n{row}" in model.prompts[0]
+
+
 def test_a_node_inside_another_of_its_document_gives_way_at_the_better_rank():
     fine = make_node("B b.", start=5, doc_id="a", node_id="fine")
     middle = make_node("Middle.", doc_id="m", node_id="middle")

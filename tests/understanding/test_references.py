@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.indices.derived import Outline
-from agentic_retriever.understanding.references import MAX_REFERENCES, Reference, ReferenceMap, find_references
+from agentic_retriever.text.references import MAX_REFERENCES, Reference, find_references
+from agentic_retriever.understanding.references import ReferenceMap
 
 
 def found(text):

@@ -1,0 +1,73 @@
+"""References to parts of documents: "section 4.2", "apartado 6.2.1 del Anexo III", "มาตรา 12"."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+_SECTION: Final = (
+    r"(?<!\w)(?:sections?|sec\.|clauses?|paragraphs?|apartados?|secci[oó]n(?:es)?|ep[ií]grafes?|numeral(?:es)?|puntos?"
+    r"|seç(?:ão|ões)|sezion[ei]|abschnitt(?:e|en|s)?)|หัวข้อ(?:ที่)?|ข้อ(?:ที่)?|ส่วนที่|§+"
+)
+_ARTICLE: Final = r"(?<!\w)(?:articles?|art\.|arts\.|art[ií]culos?|artigos?|articol[oi]|artikeln?)|มาตรา"
+_NUMBER: Final = r"(?:[0-9๐-๙]{1,4}|[A-Z](?=\.[0-9]))(?:\.[0-9๐-๙]{1,3}){0,5}(?:\s?(?:bis|ter|quater|quinquies)\b)?"
+_JOINT: Final = r"\s*(?:,|–|-|(?:y|e|o|u|and|or|to|a|al|et|ou|und|oder)\b|และ|หรือ|ถึง)\s*"
+_RANGES: Final = frozenset({"-", "–", "to", "a", "al", "ถึง"})
+_REFERENCE_RE: Final = re.compile(
+    rf"(?:(?P<section>{_SECTION})|(?P<article>{_ARTICLE}))\s*"
+    rf"(?P<numbers>{_NUMBER}(?:{_JOINT}{_NUMBER}){{0,8}})"
+    # Looked at, not consumed, since the next reference may stand in it.
+    r"(?=\s*(?:(?:of|in|from|del?|du|des|der|do|da|della?)\b|แห่ง|ของ|ใน)\s*(?P<target>[^.,;:()\n\[\]|]{2,80})|)",
+    re.IGNORECASE,
+)
+# The word before the number that a digit stands in.
+_WORD_RE: Final = re.compile(rf"(?:{_SECTION}|{_ARTICLE})\s*(?:[A-Z]\.)?\Z", re.IGNORECASE)
+_DIGITS_RE: Final = re.compile(r"[0-9๐-๙]+")
+_REACH: Final = 24  # characters
+_NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
+_THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
+
+MAX_REFERENCES: Final = 40  # read in one text
+_MAX_RANGE: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    kind: str
+    number: str
+    target: str
+
+
+def find_references(text: str) -> list[Reference]:
+    found: dict[Reference, None] = {}
+    for match in _matches(text):
+        kind = "section" if match["section"] else "article"
+        for number in _numbers(match["numbers"]):
+            found.setdefault(Reference(kind=kind, number=number, target=(match["target"] or "").strip()))
+        if len(found) >= MAX_REFERENCES:
+            break
+    return list(found)[:MAX_REFERENCES]
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    """Look only before digits, which takes a third of the time that looking everywhere does."""
+    end = 0
+    for digits in _DIGITS_RE.finditer(text):
+        if digits.start() < end:
+            continue
+        word = _WORD_RE.search(text, max(end, digits.start() - _REACH), digits.start())
+        if word and (match := _REFERENCE_RE.match(text, word.start())):
+            end = match.end()
+            yield match
+
+
+def _numbers(text: str) -> Iterable[str]:
+    matches = list(_NUMBER_RE.finditer(text))
+    numbers = [" ".join(m[0].translate(_THAI_DIGITS).casefold().split()) for m in matches]
+    yield from numbers[:1]
+    for at, (number, following) in enumerate(pairwise(numbers)):
+        joint = text[matches[at].end() : matches[at + 1].start()].strip().casefold()
+        if joint in _RANGES and number.isdecimal() and following.isdecimal():
+            yield from map(str, range(int(number) + 1, min(int(following), int(number) + _MAX_RANGE)))
+        yield following
