@@ -444,6 +444,7 @@ _LONG_WIDTH: Final = 300
 _BY_AROUND: Final = 0.6
 _BY_BESIDE: Final = 0.1
 _BY_KIND: Final = 0.3
+_WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
 
@@ -455,7 +456,15 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
         satisfaction(question.kinds, c.text, question.text) * (2 if question.kinds & _asked_kinds(c.heading) else 1)
         for c in found
     ]
-    return np.array([_lexical(c, weights, fits[i], beside[i]) for i, c in enumerate(found)], dtype=float)
+    # A sentence without a figure is no answer to a question for one.
+    lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
+    return np.array(
+        [
+            _lexical(c, weights, fit, near) * (1.0 if fit else lacking)
+            for c, fit, near in zip(found, fits, beside, strict=True)
+        ],
+        dtype=float,
+    )
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:

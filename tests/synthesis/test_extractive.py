@@ -42,7 +42,8 @@ from agentic_retriever.text.numbers import numbers_in
         ("¿Cuántos días?", True), ("¿En qué año empezó?", True), ("¿Quién lo aprueba?", False),
         ("มีเนื้อที่กี่ไร่", True), ("เกี่ยวกับอะไร", False), ("多少钱", True),
         ("Wie viele Tage?", True), ("Wer war das?", False), ("Quand finit-il ?", True), ("Pourquoi ?", False),
-        ("Сколько это стоит?", True), ("Почему так?", False), ("いつですか", True), ("なぜですか", False), ("为什么", False),
+        ("Сколько это стоит?", True), ("Почему так?", False),
+        ("いつですか", True), ("なぜですか", False), ("为什么", False),
     ],
 )  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
