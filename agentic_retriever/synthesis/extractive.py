@@ -442,7 +442,6 @@ def _heading_level(piece: str, *, starts_line: bool) -> int:
 _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
-_BY_BESIDE: Final = 0.1
 _BY_KIND: Final = 0.3
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
@@ -450,21 +449,15 @@ _BY_WRONG_CODE: Final = 0.35
 
 def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
     """Score sentences for the question as a whole; ``(n,)``, at least 0."""
-    beside = _beside(found, frozenset(weights))
-    # What stands below a heading such as "Number" answers "how many" all the better.
+    fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
+    # Below a heading such as "Number", a number in a word answers "how many" as well as a figure does.
     fits = [
-        satisfaction(question.kinds, c.text, question.text) * (2 if question.kinds & _asked_kinds(c.heading) else 1)
-        for c in found
+        1.0 if fit and question.kinds & _asked_kinds(c.heading) else fit for c, fit in zip(found, fits, strict=True)
     ]
     # A sentence without a figure is no answer to a question for one.
     lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
-    return np.array(
-        [
-            _lexical(c, weights, fit, near) * (1.0 if fit else lacking)
-            for c, fit, near in zip(found, fits, beside, strict=True)
-        ],
-        dtype=float,
-    )
+    rows = zip(found, fits, strict=True)
+    return np.array([_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in rows], dtype=float)
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
@@ -489,22 +482,12 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     return {n: 1.0 if len(own) == most or rare & own else _BY_WRONG_CODE for n, own in has.items()}
 
 
-def _lexical(c: Candidate, weights: Weights, fit: float, beside: frozenset[str]) -> float:
-    score = _in_words(c, weights) + _BY_BESIDE * coverage(weights, beside - c.terms - c.around) + _BY_KIND * fit
-    return score / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
+def _lexical(c: Candidate, weights: Weights, fit: float) -> float:
+    return (_in_words(c, weights) + _BY_KIND * fit) / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
 
 
 def _in_words(c: Candidate, weights: Weights) -> float:
     return coverage(weights, c.terms) + _BY_AROUND * coverage(weights, c.around - c.terms)
-
-
-def _beside(found: Found, wanted: frozenset[str]) -> list[frozenset[str]]:
-    """The question's terms in the sentences before and behind, within the passage."""
-    around: list[frozenset[str]] = []
-    for i, c in enumerate(found):
-        beside = (j for j in (i - 1, i + 1) if 0 <= j < len(found) and found[j].passage is c.passage)
-        around.append(wanted.intersection(frozenset().union(*(found[j].terms for j in beside))))
-    return around
 
 
 # --- what the words say, with the cosines of the likeliest sentences and the passage that each stands in -------------
@@ -753,8 +736,8 @@ def _quoted(
     if worth:
         best: dict[object, float] = {}
         for c, value in zip(picked, worth, strict=True):
-            stretch = next(i for i, one in enumerate(stretches) if c in one)
-            for key in (c.place, stretch):
+            at = next(i for i, one in enumerate(stretches) if c in one)
+            for key in (c.place, at):
                 best[key] = max(value, best.get(key, 0.0))
         order = sorted(
             range(len(stretches)), key=lambda i: (-best[stretches[i][0].place], stretches[i][0].place, -best[i])
