@@ -35,6 +35,10 @@ class AnswerFeatures:
     relevance: float | None = None  # How near the dense retriever found the question to the nodes, in [0, 1]
     unknown_share: float | None = None
     foreign: bool = False  # Question and best passage are in different languages
+    nearness: float | None = None  # Cosine of the question with the best sentence, as the model gives it
+    margin: float | None = None  # Lead of the best passage over the next one, as a share of its score, in [0, 1]
+    has_kind: float | None = None  # How well the best sentence shows what is asked for, such as a date, in [0, 1]
+    absent_names: float = 0.0  # Share of the question's names, codes and numbers that no passage has, in [0, 1]
 
     def values(self) -> dict[str, float | None]:
         """Return the model's features by name, clipped; those that are not finite count as 0.

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from agentic_retriever.synthesis.confidence import AnswerFeatures
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.language_files import any_listed, listed, section
+from agentic_retriever.text.names import find_names, keys_in
 from agentic_retriever.text.numbers import numbers_in
 from agentic_retriever.text.scripts import Script, dominant_script
 from agentic_retriever.text.tokens import identifiers, without_asking
@@ -112,6 +113,7 @@ def _has(kind: str, body: str, query: str) -> float:
     return 1.0 if shown.search(body) else 0.0
 
 
+@lru_cache(1_000)
 def _asked_kinds(query: str) -> frozenset[str]:
     return frozenset(kind for kind, pattern in _patterns("asks").items() if pattern.search(query))
 
@@ -164,6 +166,7 @@ _MANY_DOCUMENTS: Final = 3
 _AS_GOOD: Final = 0.9
 _LANGUAGE_CHARS: Final = 600
 _QUERY_CHARS: Final = 1_000
+_DIGITS: Final = re.compile(r"(?<![\w.,])\d+(?![\w]|[.,]\d)")
 # The number of a numbered thing, or one that is long enough to stand alone.
 _NUMBER: Final = re.compile(r"(?<= )\d[\d.]*$|(?<!\d)\d{4,}(?!\d)")
 
@@ -174,13 +177,14 @@ class Extraction:
     citations: tuple[Citation, ...]
     support: float
     features: AnswerFeatures  # What the confidence in it rests on, without what only retrieval knows
+    ranking: tuple[int, ...] = ()  # Numbers of the passages, the one that answers best first
     degraded: tuple[Degradation, ...] = ()
 
 
 class ExtractiveSynthesizer:
-    """Chooses sentences by weighted term overlap, kind of answer, rank and surroundings, without repetition.
+    """Chooses sentences by weighted term overlap, kind of answer, cosine, passage and surroundings, without repetition.
 
-    Reading order is: documents by their best rank, sentences of a document by their place in it.
+    The section with the best sentence comes first, and its sentences in the order of the text.
     """
 
     def __init__(self, max_sentences: int = 4, embed: Embed | None = None) -> None:
@@ -204,16 +208,19 @@ class ExtractiveSynthesizer:
         found = _candidates(passages, tokenizer)
         weights = question.weights([c.terms for c in found])
         by_words = _word_scores(found, question, weights)
-        blind = not any(c.terms & weights.keys() for c in found)
-        scores, degraded = self._by_vectors(found, by_words, query_vector, timeout_s, blind=blind)
-        blind = blind and scores is by_words
+        cosines, degraded = self._cosines(found, by_words, query_vector, timeout_s)
+        shares = any(c.terms & weights.keys() for c in found)
+        said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, cosines, weights)
+        blind = not cosines and not shares
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
             picked = list(islice(first, min(self.max_sentences, _BLIND_SENTENCES)))
+            worth = None
         else:
-            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if scores is not by_words else 0.0)
-            picked = self._choose(found, scores, by_words, question, weights, least)
-        text, citations = _quoted(picked, index_of)
+            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
+            picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
+        text, citations = _quoted(picked, worth, index_of)
+        best = [(float(whole[i]), i) for i in _best_of_passages(found, whole)]
         everywhere = frozenset[str]().union(*(c.terms | c.around for c in found))
         features = AnswerFeatures(
             reachable=max(
@@ -222,46 +229,61 @@ class ExtractiveSynthesizer:
             absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
             missing_code=float(_misses_code(query, passages, everywhere)),
             foreign=_is_foreign(language, passages),
+            nearness=max(cosines.values(), default=None),
+            margin=1 - best[1][0] / best[0][0] if len(best) > 1 and best[0][0] > 0 else None,
+            has_kind=satisfaction(question.kinds, found[best[0][1]].text, query) if question.kinds and best else None,
+            absent_names=_absent_names(query, language, passages),
         )
         return Extraction(
             text=text,
             citations=citations,
             support=_BLIND_SUPPORT if blind else 1.0,
             features=features,
+            ranking=tuple(found[i].passage.number for _, i in best),
             degraded=degraded,
         )
 
     def _choose(
-        self, found: Found, scores: Scores, by_words: Scores, question: Question, weights: Weights, least: float
-    ) -> list[Candidate]:
+        self,
+        found: Found,
+        said: Scores,
+        whole: Scores,
+        by_words: Scores,
+        question: Question,
+        weights: Weights,
+        least: float,
+    ) -> tuple[list[Candidate], list[float] | None]:
+        """Choose sentences, and what each is worth; None where they are to stay in the order of the documents."""
         most = self.max_sentences
         chosen: Collection[int]
+        in_order = OVERVIEW in question.kinds or _lists_documents(found, question, weights)
         if OVERVIEW in question.kinds:
-            chosen = _for_overview(found, scores, most=most)
-        elif _lists_documents(found, question, weights):
+            chosen = _for_overview(found, whole, most=most)
+        elif in_order:
             chosen = _of_each_document(found, by_words, weights, most=2 * most)
         else:
-            given = _for_parts(found, scores, question, weights, most)
-            chosen = _completed(found, scores, _diverse(found, scores, weights, given, most=most, least=least))
-        return [found[i] for i in sorted(chosen)]
+            given = _for_parts(found, whole, question, weights, most)
+            chosen = _completed(found, whole, _diverse(found, said, whole, weights, given, most=most, least=least))
+        picked = [found[i] for i in sorted(chosen)]
+        return picked, None if in_order else [float(whole[i]) for i in sorted(chosen)]
 
-    def _by_vectors(
-        self, found: Found, scores: Scores, query_vector: QueryVector | None, timeout_s: float | None, *, blind: bool
-    ) -> tuple[Scores, tuple[Degradation, ...]]:
-        """Rescore by cosine if that can be done; the scores as they are otherwise."""
+    def _cosines(
+        self, found: Found, scores: Scores, query_vector: QueryVector | None, timeout_s: float | None
+    ) -> tuple[dict[int, float], tuple[Degradation, ...]]:
+        """The cosines with the question of the sentences that are looked at; none if that cannot be done."""
         if self._embed is None or query_vector is None or not found:
-            return scores, ()
+            return {}, ()
         try:
             embed = self._embed if timeout_s is None else partial(self._embed, timeout_s=timeout_s)
-            return _rescored(found, scores, embed, query_vector, blind=blind), ()
+            return _cosines(found, scores, embed, query_vector), ()
         except (AgenticRetrieverError, ValueError, TypeError) as err:
             reason = str(err) if isinstance(err, AgenticRetrieverError) else f"sentence vectors unusable: {err}"
-            return scores, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
+            return {}, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
-    if question.kinds and LISTING not in question.kinds:
+    if LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
         return False
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
@@ -281,6 +303,16 @@ def _misses_code(query: str, passages: Sequence[ContextPassage], everywhere: fro
     )
 
 
+def _absent_names(query: str, language: str, passages: Sequence[ContextPassage]) -> float:
+    """The share of the names, codes and numbers in a question that no passage has."""
+    asked = query[:_QUERY_CHARS]
+    names = {name.key for name in find_names(asked, language) if not name.opening} | set(_DIGITS.findall(asked))
+    if not names or not passages:
+        return 0.0
+    there = frozenset[str]().union(*(keys_in(f"{p.header}\n{p.text}") for p in passages))
+    return len(names - there) / len(names)
+
+
 def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
     """Tell whether question and best passage are in different languages, both of them known."""
     if not passages or language == UNDETERMINED:
@@ -292,11 +324,11 @@ def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
 
 # --- the sentences among which the extractor chooses, with what stands around them ----------------------------------
 
-_LEAD_CHARS: Final = 48
 _BULLET: Final = re.compile(r"(?:[-*+•‣▪>]+\s+)+(?=\S)")
 _ITEM: Final = re.compile(r"\s*(?:(?P<sign>[-*+•‣▪])|\(?(?:(?P<digit>\d{1,3})|(?P<letter>[^\W\d_]{1,4}))[.)])\s+\S")
 _HEADING: Final = re.compile(r"#{1,6}\s")
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
+_ASKS: Final = ("?", "？", "؟")
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
@@ -309,7 +341,9 @@ class Candidate:
     end: int
     terms: frozenset[str]
     item: str
-    lead: frozenset[str]  # Distinct terms of its first 48 characters or so, where a sentence says what it is about
+    heading: str  # The nearest one above it
+    section: int  # How many headings stand before it in the passage
+    head: tuple[int, int] | None  # Where the head of its table stands
     around: frozenset[str]
     width: int
 
@@ -322,6 +356,10 @@ class Candidate:
         return self.passage.doc_id
 
     @property
+    def place(self) -> Place:
+        return self.passage.number, self.section
+
+    @property
     def in_context(self) -> str:
         """The sentence below its title and section, as it is embedded: alone it seldom says what it is about."""
         header = self.passage.header_at(self.start)
@@ -329,6 +367,7 @@ class Candidate:
 
 
 Found = Sequence[Candidate]
+Place = tuple[int, int]  # The number of a passage, and of a section in it
 
 
 def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> list[Candidate]:
@@ -351,58 +390,75 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     spans = segments(text)
     pieces = [text[start:end] for start, end in spans]
     header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
-    heading: frozenset[str] = frozenset()
+    headings: list[tuple[int, frozenset[str]]] = []  # Level and terms of those that a sentence stands below
+    heading = passage.section.rpartition(">")[2]
+    section = 0
     table = frozenset(tokenizer.tokens(passage.table_header))
+    head: tuple[int, int] | None = None
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
         start = begin + (bullet.end() if bullet else 0)
-        tokens = tokenizer.tokens(text[start:end])
-        terms = frozenset(tokens)
-        # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
-        is_heading = bool(_HEADING.match(piece) or (_SECTION_LINE.fullmatch(piece) and not piece.endswith(_ENDS)))
+        terms = frozenset(tokenizer.tokens(text[start:end]))
+        level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(" \t*_#>"))
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
-        table = table if piece.startswith("|") else frozenset()
+        is_rule = _TABLE_RULE.fullmatch(piece) is not None
+        if not piece.startswith("|"):
+            table, head = frozenset(), None
         candidate = Candidate(
             passage=passage,
             position=position,
             start=start,
             end=end,
             terms=terms,
-            lead=frozenset(tokens[: len(tokens) * _LEAD_CHARS // (end - start) + 1]),
             item=(item.lastgroup or "") if (item := _ITEM.match(piece)) else "",
-            around=header_terms(passage.header_at(begin)) | heading | table,
+            heading=heading,
+            section=section,
+            head=head,
+            around=header_terms(passage.header_at(begin)).union(table, *(words for _, words in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
-        found.append((candidate, not (is_heading or is_head or _TABLE_RULE.fullmatch(piece))))
-        heading = terms if is_heading else heading
-        table = terms if is_head else table
+        found.append((candidate, not (level or is_head or is_rule)))
+        if level:
+            section, heading = section + 1, piece
+            headings = [*(one for one in headings if one[0] < level), (level, terms)]
+        if is_head:
+            table, head = terms, (begin, end)
     return found
+
+
+def _heading_level(piece: str, *, starts_line: bool) -> int:
+    """The depth of a heading, from 1, or 0 for other text; a question that begins a line heads its answer."""
+    if marks := _HEADING.match(piece):
+        return len(marks[0].rstrip())
+    # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
+    if (number := _SECTION_LINE.fullmatch(piece)) and not piece.endswith(_ENDS):
+        return 10 + number[0].split()[0].rstrip(".").count(".")
+    return 20 if starts_line and piece.rstrip("*_ ").endswith(_ASKS) else 0
 
 
 # --- how well each sentence answers a question, by what can be seen in its words ------------------------------------
 
-_MIN_WIDTH: Final = 12
 _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
-_BY_AROUND: Final = 0.4
-_BY_BESIDE: Final = 0.1
-_BY_RANK: Final = 0.12
+_BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
-_BY_SUBJECT: Final = 0.12
-_BY_LEAD: Final = 0.03
-_BY_POOR_PASSAGE: Final = 0.5
+_WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
 
 def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
     """Score sentences for the question as a whole; ``(n,)``, at least 0."""
-    factors = _passage_factors(found, weights)
-    beside = _beside(found, frozenset(weights))
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
-    scores = [_lexical(c, weights, fits[i], beside[i]) * factors[c.passage.number] for i, c in enumerate(found)]
-    return np.array(scores, dtype=float)
+    # Below a heading such as "Number", a number in a word answers "how many" as well as a figure does.
+    fits = [
+        1.0 if fit and question.kinds & _asked_kinds(c.heading) else fit for c, fit in zip(found, fits, strict=True)
+    ]
+    # A sentence without a figure is no answer to a question for one.
+    lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
+    rows = zip(found, fits, strict=True)
+    return np.array([_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in rows], dtype=float)
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
@@ -413,11 +469,9 @@ def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
     return terms
 
 
-def _passage_factors(found: Found, weights: Weights) -> dict[int, float]:
-    """Tell how far each passage is about the question: many records differ only in a name or a number."""
+def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
+    """Tell which passages lack the code that was named: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
-    covered = {number: coverage(weights, own) for number, own in terms.items()}
-    best = max(covered.values(), default=0.0) or 1.0
     # Shorter numbers tell no record from another.
     codes = {term for term in weights if len(term) >= 3 and _has_digit(term)}
     # Several records may be asked about at once, and each stands in a passage of its own.
@@ -426,62 +480,80 @@ def _passage_factors(found: Found, weights: Weights) -> dict[int, float]:
     counts = Counter(code for own in has.values() for code in own)
     # A code that hardly any other passage has tells one record from the others.
     rare = {code for code, count in counts.items() if len(code) >= 4 and count <= max(2, len(terms) // 4)}
-    return {
-        number: (_BY_POOR_PASSAGE + (1 - _BY_POOR_PASSAGE) * share / best)
-        * (1.0 if len(has[number]) == most or rare & has[number] else _BY_WRONG_CODE)
-        for number, share in covered.items()
-    }
+    return {n: 1.0 if len(own) == most or rare & own else _BY_WRONG_CODE for n, own in has.items()}
 
 
-def _lexical(c: Candidate, weights: Weights, fit: float, beside: frozenset[str]) -> float:
-    own = coverage(weights, c.terms)
-    score = _in_words(c, weights) + _BY_RANK / c.passage.number
-    score += _BY_BESIDE * coverage(weights, beside - c.terms - c.around)
-    score += _BY_SUBJECT * coverage(weights, c.lead) + _BY_KIND * fit + (_BY_LEAD if c.position == 0 else 0.0)
-    if c.width < _MIN_WIDTH and own < 0.5 and fit < 0.5:
-        score *= 0.3
-    return score / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
+def _lexical(c: Candidate, weights: Weights, fit: float) -> float:
+    return (_in_words(c, weights) + _BY_KIND * fit) / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
 
 
 def _in_words(c: Candidate, weights: Weights) -> float:
     return coverage(weights, c.terms) + _BY_AROUND * coverage(weights, c.around - c.terms)
 
 
-def _beside(found: Found, wanted: frozenset[str]) -> list[frozenset[str]]:
-    """The question's terms in the sentences before and behind, within the passage."""
-    around: list[frozenset[str]] = []
-    for i, c in enumerate(found):
-        beside = (j for j in (i - 1, i + 1) if 0 <= j < len(found) and found[j].passage is c.passage)
-        around.append(wanted.intersection(frozenset().union(*(found[j].terms for j in beside))))
-    return around
-
-
-# --- the cosine of the likeliest sentences with the question, mixed into their scores -------------------------------
+# --- what the words say, with the cosines of the likeliest sentences and the passage that each stands in -------------
+#
+# The weights are fitted: softmax over the sentences of each question (half of the sample and of XQuAD in English and
+# Spanish, all of a long FAQ document), by the likelihood of those that answer.
 
 _EMBEDDED: Final = 12  # most sentences of one answer that are embedded
-_NEAR: Final = 0.5  # share of the cosine in a mixed score
-_FIRST_LOOKED_AT: Final = 5
+_LOOKED_AT: Final = 4  # passages of which the first sentence and the best others are embedded
+_EACH: Final = 3
+_NEAR: Final = 0.47  # share of the cosine in the score of a sentence
+_BY_PASSAGE: Final = 0.33
+_BY_PLACE: Final = 0.35
+_BY_ROW: Final = 0.3
 
 
-def _rescored(found: Found, scores: Scores, embed: Embed, query_vector: QueryVector, *, blind: bool) -> Scores:
-    """Mix the scores of the best sentences with their cosine to the question; all others keep the share of words."""
-    # A paraphrase shares no words with the question, so the sentences that come first are looked at in any case.
-    first = list(range(min(len(found), _EMBEDDED if blind else _FIRST_LOOKED_AT)))
+def _weighed(found: Found, by_words: Scores, cosines: Mapping[int, float], weights: Weights) -> tuple[Scores, Scores]:
+    """Score what each sentence says, and how well it answers all in all, with the passage that it stands in."""
+    said = by_words / (by_words.max(initial=0.0) or 1.0) * ((1 - _NEAR) if cosines else 1.0)
+    of_passage: dict[int, list[float]] = {}
+    for i, near in _spread(cosines).items():
+        said[i] += _NEAR * near
+        of_passage.setdefault(found[i].passage.number, []).append(cosines[i])
+    about = _spread({number: sum(values) / len(values) for number, values in of_passage.items()})
+    factors = _code_factors(found, weights)
+    whole = [
+        said[i]
+        + _BY_PLACE / c.passage.number
+        + _BY_PASSAGE * about.get(c.passage.number, 0.0)
+        # A row is short of words, which stand in its head.
+        + (_BY_ROW if c.text.startswith("|") and c.terms & weights.keys() else 0.0)
+        for i, c in enumerate(found)
+    ]
+    return said, np.array([score * factors[c.passage.number] for score, c in zip(whole, found, strict=True)])
+
+
+def _spread(values: Mapping[int, float]) -> dict[int, float]:
+    """Stretch the cosines of one model, which crowd together, over [0, 1]."""
+    low, high = min(values.values(), default=0.0), max(values.values(), default=0.0)
+    return {key: (value - low) / (high - low) if high > low else 1.0 for key, value in values.items()}
+
+
+def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVector) -> dict[int, float]:
     by_score = [int(i) for i in np.argsort(-scores, kind="stable")]
-    best = list(dict.fromkeys([*by_score[: _EMBEDDED - len(first)], *first, *by_score]))[:_EMBEDDED]
+    best: list[int] = []
+    # A paraphrase shares no words with the question, so what opens the first passages is looked at in any case.
+    for number in sorted({c.passage.number for c in found})[:_LOOKED_AT]:
+        own = [i for i in by_score if found[i].passage.number == number]
+        best += list(dict.fromkeys([min(own), *own]))[:_EACH]
+    best = list(dict.fromkeys([*best, *by_score]))[:_EMBEDDED]
     vectors = np.asarray(embed([found[i].in_context for i in best]), dtype=float)
     query = np.asarray(query_vector, dtype=float).ravel()
     if vectors.shape != (len(best), query.size) or not (np.isfinite(vectors).all() and np.isfinite(query).all()):
         raise ValueError(f"expected finite vectors of shape {(len(best), query.size)}, got shape {vectors.shape}")
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = vectors @ query / np.where(norms > 0, norms, 1.0)
-    # Cosines of one model crowd together, so they are spread over [0, 1] before they are mixed in.
-    spread = float(np.ptp(cosines))
-    near = (cosines - cosines.min()) / spread if spread > 0 else np.ones(len(best))
-    top = float(scores[best].max()) or 1.0
-    mixed = np.zeros(len(found)) if blind else (1 - _NEAR) * scores / top
-    mixed[best] += _NEAR * near
-    return mixed
+    return {i: float(cosine) for i, cosine in zip(best, cosines, strict=True)}
+
+
+def _best_of_passages(found: Found, whole: Scores) -> list[int]:
+    """The best sentence of each passage, the best passage first."""
+    best: dict[int, int] = {}
+    for i in np.argsort(-whole, kind="stable"):
+        best.setdefault(found[int(i)].passage.number, int(i))
+    return list(best.values())
 
 
 # --- the choice: the best sentences that do not repeat each other, for all that was asked ---------------------------
@@ -494,6 +566,7 @@ _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
 _NUMBER_IN_NAME: Final = 3.0
 _DIVERSITY: Final = 0.3
+_LEAST_WHOLE: Final = 0.6
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
 
@@ -557,7 +630,7 @@ def _for_parts(found: Found, scores: Scores, question: Question, weights: Weight
 
 
 def _diverse(
-    found: Found, scores: Scores, weights: Weights, given: Sequence[int], *, most: int, least: float
+    found: Found, said: Scores, whole: Scores, weights: Weights, given: Sequence[int], *, most: int, least: float
 ) -> list[int]:
     """Add sentences greedily: one loses by what it has in common with those chosen before.
 
@@ -565,22 +638,23 @@ def _diverse(
     Reordering Documents and Producing Summaries", SIGIR 1998). The neighbour of a chosen sentence gains by the
     question's terms that it adds: "A reserve exists. Only the CFO can release it."
     """
-    least *= float(scores.max())
     chosen = list(given)
-    left = [int(i) for i in np.argsort(-scores, kind="stable") if int(i) not in chosen]
-    said = frozenset().union(*(found[i].terms for i in chosen))
-    missing = {term: weight for term, weight in weights.items() if term not in said}
+    left = [int(i) for i in np.argsort(-whole, kind="stable") if int(i) not in chosen]
+    seen = frozenset().union(*(found[i].terms for i in chosen))
+    missing = {term: weight for term, weight in weights.items() if term not in seen}
     total = sum(weights.values()) or 1.0
     while left and len(chosen) < most:
-        gains = [
-            scores[i]
-            - _DIVERSITY * _repeated(found, i, chosen)
-            + (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
-            for i in left
-        ]
-        at = int(np.argmax(gains))
-        if gains[at] < least and chosen:
+        gains = np.array(
+            [
+                (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
+                - _DIVERSITY * _repeated(found, i, chosen)
+                for i in left
+            ]
+        )
+        enough = (said[left] + gains >= least * said.max()) & (whole[left] + gains >= _LEAST_WHOLE * whole.max())
+        if chosen and not enough.any():
             break
+        at = int(np.argmax(np.where(enough, whole[left] + gains, -np.inf) if chosen else whole[left]))
         chosen.append(left.pop(at))
         missing = {term: weight for term, weight in missing.items() if term not in found[chosen[-1]].terms}
     return chosen
@@ -655,29 +729,56 @@ _MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
 _BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 
 
-def _quoted(picked: Found, index_of: Mapping[str, str]) -> tuple[str, tuple[Citation, ...]]:
-    """Write sentences in reading order; neighbours of one node share a number, whose quote is all of them."""
-    stretches: list[list[Candidate]] = []
-    # Documents by the best rank among the chosen sentences, sentences by their place in the document.
-    rank = {c.doc: c.passage.number for c in sorted(picked, key=lambda c: -c.passage.number)}
-    ordered = sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position))
-    for c in ordered:
-        last = stretches[-1][-1] if stretches else None
-        if last is not None and last.passage.number == c.passage.number and last.position + 1 == c.position:
-            stretches[-1].append(c)
-        else:
-            stretches.append([c])
-    citations: list[Citation] = []
-    text = before = ""
+def _quoted(
+    picked: Found, worth: Sequence[float] | None, index_of: Mapping[str, str]
+) -> tuple[str, tuple[Citation, ...]]:
+    """Write sentences, the best place first; neighbours of one place share a number, whose quote is all of them."""
+    stretches = _stretches(picked)
+    if worth:
+        best: dict[object, float] = {}
+        for c, value in zip(picked, worth, strict=True):
+            at = next(i for i, one in enumerate(stretches) if c in one)
+            for key in (c.place, at):
+                best[key] = max(value, best.get(key, 0.0))
+        order = sorted(
+            range(len(stretches)), key=lambda i: (-best[stretches[i][0].place], stretches[i][0].place, -best[i])
+        )
+        stretches = [stretches[i] for i in order]
+    # Heads of tables are cited behind all else, so that the first number is that of the best evidence.
+    spans = [(stretch[0].passage, stretch[0].start, stretch[-1].end) for stretch in stretches]
+    lines: list[tuple[str, int]] = []
+    said = {shown(c.text) for c in picked}
     for number, stretch in enumerate(stretches, start=1):
-        passage, start, end = stretch[0].passage, stretch[0].start, stretch[-1].end
-        citations.append(passage.cite(start, end, 1.0, number=number, index=index_of.get(passage.node_id, "")))
-        for line in map(shown, (c.text for c in stretch)):
-            # A table row reads better on a line of its own.
-            gap = "\n" if line.startswith("|") or before.startswith("|") else " "
-            text += f"{gap if text else ''}{line} [{number}]"
-            before = line
-    return text, tuple(citations)
+        for c in stretch:
+            head = c.passage.text[slice(*c.head)] if c.head else ""
+            if c.head and shown(head) not in said:
+                said.add(shown(head))
+                spans.append((c.passage, *c.head))
+                lines.append((head, len(spans)))
+            lines.append((c.text, number))
+    text = before = ""
+    for line, number in ((shown(one), number) for one, number in lines):
+        # A table row reads better on a line of its own.
+        gap = "\n" if line.startswith("|") or before.startswith("|") else " "
+        text += f"{gap if text else ''}{line} [{number}]"
+        before = line
+    return text, tuple(
+        passage.cite(start, end, 1.0, number=number, index=index_of.get(passage.node_id, ""))
+        for number, (passage, start, end) in enumerate(spans, start=1)
+    )
+
+
+def _stretches(picked: Found) -> list[list[Candidate]]:
+    """Neighbours together: documents by the best rank among the sentences, sentences by their place in them."""
+    found: list[list[Candidate]] = []
+    rank = {c.doc: c.passage.number for c in sorted(picked, key=lambda c: -c.passage.number)}
+    for c in sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position)):
+        last = found[-1][-1] if found else None
+        if last is not None and last.place == c.place and last.position + 1 == c.position:
+            found[-1].append(c)
+        else:
+            found.append([c])
+    return found
 
 
 def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceCheck, ...]:

@@ -376,7 +376,9 @@ class Synthesizer:
     ) -> Generator[str, None, context.Synthesis]:
         limits = task.limits
         most = context.MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
-        passages = context.assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
+        # The passage that answers best comes first: what does not fit is left out from the end.
+        nodes = [task.passages[number - 1].node for number in task.extraction.ranking]
+        passages = context.assemble(nodes, max_chars=limits.max_chars, max_passages=most)
         needs = calls.TierNeeds(
             complexity=task.complexity,
             context_chars=sum(len(passage.text) for passage in passages),

@@ -41,6 +41,9 @@ from agentic_retriever.text.numbers import numbers_in
         ("How many units?", True), ("When does it begin?", True), ("Who approves it?", False),
         ("¿Cuántos días?", True), ("¿En qué año empezó?", True), ("¿Quién lo aprueba?", False),
         ("มีเนื้อที่กี่ไร่", True), ("เกี่ยวกับอะไร", False), ("多少钱", True),
+        ("Wie viele Tage?", True), ("Wer war das?", False), ("Quand finit-il ?", True), ("Pourquoi ?", False),
+        ("Сколько это стоит?", True), ("Почему так?", False),
+        ("いつですか", True), ("なぜですか", False), ("为什么", False),
     ],
 )  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
@@ -112,10 +115,54 @@ def test_a_neighbour_that_adds_a_term_of_the_question_shares_the_number(handbook
 
 def test_a_table_row_is_found_by_its_own_words_and_counts_from_the_document(handbook):
     found = extract("What is the date of the unit sales plan?", handbook)
-    assert found.text == "| Unit sales plan | Sales operations | 12 May 2025 | [1]"
-    (citation,) = found.citations
+    assert found.text == "| Step | Owner | Date | [2]\n| Unit sales plan | Sales operations | 12 May 2025 | [1]"
+    citation, head = found.citations
+    assert head.quote == "| Step | Owner | Date |"
     assert handbook[1].node.text[citation.start - 100 : citation.end - 100] == citation.quote
     assert citation.start > 100
+
+
+LAMPS = """## 6.1. Luz de carretera
+
+#### 6.1.2. Número
+
+Dos o cuatro. Los vehículos N3 pueden llevar dos más.
+
+## 6.2. Luz de cruce
+
+#### 6.2.1. Presencia
+
+Obligatoria en todo vehículo que puede circular de noche.
+
+#### 6.2.2. Número
+
+Dos.
+
+#### 6.2.6. Conexiones eléctricas
+
+Las luces de cruce pueden seguir encendidas con las de carretera."""
+
+
+def test_a_very_short_sentence_answers_below_a_heading_that_carries_the_words():
+    found = extract("¿Cuántas luces de cruce hay?", [make_node(LAMPS, start=0, title="Alumbrado")], "es")
+    assert found.citations[0].quote == "Dos."
+
+
+def test_a_question_in_the_text_heads_its_answer_and_is_not_quoted():
+    text = "How do I renew the pump seals?\nTake the kit of the depot. It holds all parts.\n\nWho pays?\nThe owner."
+    found = extract("How do I renew the pump seals?", [make_node(text, start=0)])
+    assert "renew" not in found.text
+    assert found.text.startswith("Take the kit of the depot.")
+
+
+def test_the_best_evidence_comes_first_and_a_model_reads_it_first():
+    nodes = [
+        make_node("The pumps are blue. They stand in the yard.", start=0, doc_id="a"),
+        make_node("Alpha pumps need oil of kind 7 every month.", start=0, doc_id="b"),
+    ]
+    found = extract("Which kind of oil do alpha pumps need every month?", nodes)
+    assert found.citations[0].doc_id == "b"
+    assert found.ranking == (2, 1)
 
 
 def test_headings_and_table_rules_are_never_quoted(handbook):
