@@ -72,7 +72,7 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=item[ \t]*\*?[ \t]*", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
     (r"(?:^|[ \t]+)X<[^<>]*>\n?", ""),  # for the index of a book
-    (r"\b[BCFILS]<<+ (.*?) >>+", r"\1"),
+    (r"\b[BCFILS]<<+ ((?:(?![BCFILS]<<).)*?) >>+", r"\1"),
     *[(r"\b[BCFIS]<([^<>]*)>", r"\1"), (r"\bL<(?:([^<>|]*)\|[^<>]*|([^<>|]*))>", r"\1\2")] * 2,  # one in another
     (r"\bE<(lt|gt)>", lambda found: "<" if found[1] == "lt" else ">"),
 ]
