@@ -652,9 +652,10 @@ class Pipeline:
         if run.question.force_cloud and done.tier is not schema.Tier.CLOUD:
             reason = "no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none"
             degraded = (*degraded, schema.Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
+        found = {one.node.node_id: one for one in retrieval.nodes}
         return schema.Answer(
             text=done.text,
-            citations=done.citations,
+            citations=tuple(_with_scores(one, found) for one in done.citations),
             confidence=done.confidence,
             route=retrieval.route,
             nodes=retrieval.nodes,
@@ -728,6 +729,14 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     z = (max(cosines) - profile.background_mean) / profile.background_std
     # The spread of near-identical chunks is next to nothing, and a power far out would overflow.
     return 1 / (1 + math.exp(max(-60.0, min(60.0, -_STEEPNESS * (z - _TURN)))))
+
+
+def _with_scores(citation: schema.Citation, found: Mapping[str, NodeWithScore]) -> schema.Citation:
+    node = found.get(citation.node_id)
+    if node is None:  # what a caller's own synthesizer made
+        return citation
+    final = {} if node.score is None else {"final": node.score}
+    return replace(citation, scores={**retrievers.source_scores(node), **final})
 
 
 def _node_cosine(node: NodeWithScore) -> float | None:
