@@ -316,20 +316,16 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             self._process = None
 
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
-        suffix = path.suffix.lower()
-        heavy = suffix in _HEAVY or (_READERS.get(suffix) is _read_html and _is_large(path))
+        suffix, heavy = path.suffix.lower(), False
+        with suppress(OSError):
+            heavy = suffix in _HEAVY or (suffix in {".htm", ".html"} and path.stat().st_size > _SMALL)
         if not _HAS_LIMITS or not heavy or not sys.executable:
             yield from read_source(path, root=root, max_bytes=max_bytes, follow_links=follow_links)
             return
         if self._process is None:
             code = _CODE.format(sys.path, *self._limits)
-            self._process = subprocess.Popen(  # noqa: S603 - itself
-                [sys.executable, "-I", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+            pipe, command = subprocess.PIPE, [sys.executable, "-I", "-c", code]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
         asked, answer = json.dumps([os.fspath(path), os.fspath(root), max_bytes, follow_links]), ""
         with suppress(OSError):
             print(asked, file=self._process.stdin, flush=True)
@@ -341,12 +337,6 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             yield documents.SkippedSource(documents.locate(path, root=root, max_bytes=0).source, reason)
             return
         yield from map(_item, json.loads(answer))
-
-
-def _is_large(path: Path) -> bool:
-    with suppress(OSError):
-        return path.stat().st_size > _SMALL
-    return False
 
 
 def _item(fields: dict[str, Any]) -> _Item:
