@@ -78,24 +78,23 @@ class Indexer:
         seen: set[str] = set()
         broken: set[str] = set()
         digests, first = ingestion.digests_of_alike(files), dict[str, Path]()
-        for file in files:
-            digest = digests.get(file, "")
-            if digest in first:
-                again = ingestion.SkippedSource(str(file), f"is the same file as {first[digest]}", "duplicate")
-                self._report += IngestReport(skipped=(again,))
+        with ingestion.BoundedReader() as reader:
+            for file in files:
+                digest = digests.get(file, "")
+                if digest in first:
+                    again = ingestion.SkippedSource(str(file), f"is the same file as {first[digest]}", "duplicate")
+                    self._report += IngestReport(skipped=(again,))
+                    self._progress.file_done(str(file))
+                    continue
+                for item in reader.read(file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links):
+                    if isinstance(item, ingestion.SkippedSource):
+                        self._report += IngestReport(skipped=(item,))
+                        broken.add(item.source)
+                    else:
+                        seen.add(self._take(item))
+                        if digest:
+                            first[digest] = file
                 self._progress.file_done(str(file))
-                continue
-            for item in ingestion.read_source(
-                file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links
-            ):
-                if isinstance(item, ingestion.SkippedSource):
-                    self._report += IngestReport(skipped=(item,))
-                    broken.add(item.source)
-                else:
-                    seen.add(self._take(item))
-                    if digest:
-                        first[digest] = file
-            self._progress.file_done(str(file))
         self._flush()
         # What is no longer found below the root is dropped; a file that cannot be read today keeps its nodes.
         catalog = self._index.catalog

@@ -2,10 +2,11 @@
 
 from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument, from_llama_documents, nodes_as_they_are
-from agentic_retriever.ingestion.readers import digests_of_alike, discover, read_source
+from agentic_retriever.ingestion.readers import BoundedReader, digests_of_alike, discover, read_source
 
 __all__ = [
     "CHUNKING_VERSION",
+    "BoundedReader",
     "ChunkSettings",
     "SkippedSource",
     "SourceDocument",

@@ -143,6 +143,7 @@ _MARKS = (
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _MAX_NON_ASCII = 0.3
+_NO_TEXT = (b"%PDF-", b"{\\rtf")  # what else may hold no NUL byte
 _ADVICE = "save it as UTF-8"
 
 
@@ -211,8 +212,8 @@ def unreadable(err: OSError) -> SourceError:
 def decode_text(data: bytes) -> str:
     r"""Decode a text file.
 
-    UTF-8 (its byte-order mark removed), UTF-16 and UTF-32 with a byte-order mark, and as the last resort Windows-1252
-    when the result looks like Western text. Line ends become ``\n``; nothing else changes.
+    UTF-8 (its byte-order mark removed), UTF-16 and UTF-32 with a byte-order mark, and as the last resort, for lines
+    that are no UTF-8, Windows-1252 when they look like Western text. Line ends become ``\n``; nothing else changes.
     """
     return decode_bytes(data).replace("\r\n", "\n").replace("\r", "\n")
 
@@ -236,16 +237,26 @@ def decode_bytes(data: bytes) -> str:
 def _decode_unmarked(data: bytes) -> str:
     if b"\0" in data:
         raise SourceError("is binary, not text (it holds NUL bytes)")
+    if data.startswith(_NO_TEXT):
+        raise SourceError("does not hold what its suffix says; give it the suffix of its kind")
     with suppress(UnicodeDecodeError):
         return data.decode()
+    lines = data.split(b"\n")  # each for itself: some files were written by several programs
+    texts = [_utf8_or_western(line) for line in lines]
+    western = "".join(text for text, line in zip(texts, lines, strict=True) if text.encode() != line)
+    # Thai, Cyrillic or Chinese legacy encodings decode to a string of accented letters: better refused than indexed.
+    if _CONTROL.search(western) or sum(char > "\x7f" for char in western) > _MAX_NON_ASCII * len(western):
+        raise SourceError(f"is not UTF-8, and does not look like Windows-1252 text; {_ADVICE}")
+    return "\n".join(texts)
+
+
+def _utf8_or_western(line: bytes) -> str:
+    with suppress(UnicodeDecodeError):
+        return line.decode()
     try:
-        text = data.decode("cp1252")
+        return line.decode("cp1252")
     except UnicodeDecodeError as err:
         raise SourceError(f"is neither UTF-8 nor Windows-1252 text; {_ADVICE}") from err
-    # Thai, Cyrillic or Chinese legacy encodings decode to a string of accented letters: better refused than indexed.
-    if _CONTROL.search(text) or sum(char > "\x7f" for char in text) > _MAX_NON_ASCII * len(text):
-        raise SourceError(f"is not UTF-8, and does not look like Windows-1252 text; {_ADVICE}")
-    return text
 
 
 # YAML front matter of Markdown files, by PyYAML.

@@ -35,6 +35,7 @@ _FURNITURE = frozenset(
     ]
 )  # fmt: skip
 _SIGNS = frozenset("¶#§🔗∞")
+_MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
 _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
@@ -99,6 +100,7 @@ def _drop_furniture(tags: Sequence[Tag]) -> None:
         only_links = held.linked > held.chars * _MOST
         only_leads = tag.name in _LISTS and only_links and held.links == held.leads >= _MIN_ENTRIES
         sign = tag.name == "a" and held.chars == 1 and tag.get_text().strip() in _SIGNS
+        sign = sign or (tag.name in _MARKS and held.links == held.leads == 1 and tag.get_text().strip().isdigit())
         if sign or only_leads or (named and (only_links or held.chars * 2 < whole)):
             tag.extract()
 

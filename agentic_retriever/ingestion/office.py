@@ -24,7 +24,7 @@ from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
 from agentic_retriever.ingestion.html import html_to_text
 
-_Pieces = Iterator[str | dict[str, str]]  # blocks of Markdown; properties as mappings
+_Pieces = Iterator[str | dict[str, str] | tuple[str]]  # blocks of Markdown; properties; names of what is attached
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _MEDIA = (".png", ".jpg", ".jpeg", ".gif", ".emf", ".wmf", ".svg", ".mp3", ".mp4", ".m4a", ".wav", ".ttf", ".otf")
@@ -35,11 +35,11 @@ _MAX_CELL = 32_767  # as in Excel: a million cells may share one string
 _NAMESPACED = "{*}"
 
 
-def read_office(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
+def read_office(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
     """Read a file of a kind in ``CONVERTERS``; its text may become no longer than a file may be large."""
     suffix = file.path.suffix.lower()
     try:
-        written, properties = _collected(CONVERTERS[suffix](file.read(), file.max_bytes), file.max_bytes)
+        written, properties, attached = _collected(CONVERTERS[suffix](file.read(), file.max_bytes), file.max_bytes)
     except SourceError:
         raise
     except ImportError as err:
@@ -51,21 +51,29 @@ def read_office(file: documents.SourceFile) -> Iterator[documents.SourceDocument
         raise SourceError("holds no text")
     metadata = {name: documents.clean_text(" ".join(value.split())) for name, value in properties.items() if value}
     yield replace(file.document(text, kind=suffix[1:], title=metadata.get("title", "")), metadata=metadata)
+    for name in attached:
+        yield documents.SkippedSource(
+            f"{file.source}#{name}", "is attached to a mail; save it as a file to have it read"
+        )
 
 
-def _collected(pieces: _Pieces, max_bytes: int) -> tuple[str, dict[str, str]]:
+def _collected(pieces: _Pieces, max_bytes: int) -> tuple[str, dict[str, str], list[str]]:
     blocks: list[str] = []
     properties: dict[str, str] = {}
+    attached: list[str] = []
     size = 0
     for piece in pieces:
         if isinstance(piece, dict):
             properties |= piece
             continue
+        if isinstance(piece, tuple):
+            attached += piece
+            continue
         blocks.append(piece)
         size += len(piece)
         if size > max_bytes:
             raise documents.too_large(max_bytes)
-    return "".join(blocks), properties
+    return "".join(blocks), properties, attached
 
 
 def _opened(data: bytes, max_bytes: float) -> zipfile.ZipFile:
@@ -178,12 +186,12 @@ def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
     package = _parsed(archive.read(place))
     yield _properties(package.find(f"{_NAMESPACED}metadata"))
     items = {item.get("id"): item for item in package.iter(f"{_NAMESPACED}item")}
-    for name in dict.fromkeys(one.get("idref") for one in package.iter(f"{_NAMESPACED}itemref")):
-        item = items[name]
-        if "nav" not in (item.get("properties") or "").split():
-            with suppress(SourceError):  # a page that holds pictures only
-                href = posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(item.get("href"))))
-                yield f"\n\n{html_to_text(archive.read(href))[1]}"
+    order = [items[one.get("idref")] for one in package.iter(f"{_NAMESPACED}itemref")]
+    pages = [one.get("href").partition("#")[0] for one in order if "nav" not in (one.get("properties") or "").split()]
+    for page in dict.fromkeys(pages):  # some books list each section of a page
+        with suppress(SourceError):  # a page that holds pictures only
+            href = posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(page)))
+            yield f"\n\n{html_to_text(archive.read(href))[1]}"
 
 
 def _from_csv(data: bytes, max_bytes: int) -> _Pieces:
@@ -207,12 +215,13 @@ def _from_eml(data: bytes, max_bytes: int) -> _Pieces:
         f"{name}: {' '.join(value.split())}\n" for name, value in heads.items() if name != "Subject" and value
     )
     parts = [part for part in mail.walk() if not part.is_multipart()]
-    attached = [name for part in parts if (name := part.get_filename())]
+    attached = [(part.get_content_maintype(), name) for part in parts if (name := part.get_filename())]
     bodies = [part for part in parts if not part.get_filename()]
     plain = [part for part in bodies if part.get_content_type() == "text/plain"]
     for part in plain or [part for part in bodies if part.get_content_type() == "text/html"]:
         yield f"\n{_body(part)}\n"
-    yield "".join(f"\nAttached, not read: {name}\n" for name in attached)
+    yield "".join(f"\nAttached, not read: {name}\n" for _, name in attached)
+    yield from ((documents.clean_text(name),) for kind, name in attached if kind not in {"image", "audio", "video"})
 
 
 def _body(part: Message) -> str:

@@ -1,6 +1,7 @@
 """PDF files, by PDFium (extra ``pdf``): its words by their place on the page, drawn lines, title and dates.
 
-A document is read under a lock, since PDFium is not thread-safe; the clock is looked at between pages.
+A document is read under a lock, since PDFium is not thread-safe; the clock, of the thread's own computing time, is
+looked at between pages.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ from agentic_retriever.ingestion import documents
 from agentic_retriever.ingestion.pdf_layout import GAP, Page, Ruling, Sheet, Word, lay_out, merged_rulings
 
 MAX_PAGES: Final = 5_000
-MAX_SECONDS: Final = 120.0  # of one document, text recognition not counted
+MAX_SECONDS: Final = 120.0  # of computing, for one document; Tesseract, a process of its own, is not counted
 _MAX_PAGE_CHARS: Final = 100_000
 _MAX_CHARS: Final = 20_000_000
 _MAX_OBJECTS: Final = 20_000  # of one page, and lines that are drawn on it; a map or a drawing has more, and no table
@@ -36,7 +37,7 @@ _DATE = re.compile(r"(?:D:)?(\d{4})-?(\d\d)?-?(\d\d)?")
 
 
 def read_pdf(
-    file: documents.SourceFile, *, clock: Callable[[], float] = time.monotonic
+    file: documents.SourceFile, *, clock: Callable[[], float] = time.thread_time
 ) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
     """Read a PDF; pages that are broken, or scanned where nothing recognises their text, are reported one by one."""
     try:
@@ -111,9 +112,7 @@ def _read_pages(pdfium: Any, data: bytes, clock: Callable[[], float]) -> tuple[l
             try:
                 page = _PageReader(raw, handle).read() if handle else Page(problem=_BROKEN)
                 if page.scanned:
-                    began = clock()
                     _recognise(raw, handle, page)
-                    limit += clock() - began
             finally:
                 if handle:
                     raw.FPDF_ClosePage(handle)

@@ -186,6 +186,7 @@ def _row_groups(lines: Iterable[_Line]) -> list[list[_Line]]:
 
 _COLUMN_LINES: Final = 4
 _COLUMN_EMS: Final = 10
+_UNEVEN_LINES: Final = 20  # for columns that hold tables themselves, as a reference card has them
 
 
 def _columns(lines: list[_Line], depth: int = 0) -> list[list[_Line]]:
@@ -219,13 +220,21 @@ def _gutter(lines: Sequence[_Line]) -> float | None:
         left = [line for line in lines if line.x1 <= x]
         right = [line for line in lines if line.x0 >= x]
         crossing = len(lines) - len(left) - len(right)
-        if count < 2 or 2 * crossing > len(lines) or not (_is_running(left) and _is_running(right)):
+        if count < 2 or 2 * crossing > len(lines):
+            continue
+        if not (_is_running(left) and _is_running(right)) and (20 * crossing > len(lines) or _in_rows(left, right)):
             continue
         top, bottom = min(line.y for line in left), max(line.y for line in left)
         beside = sum(top - line.size <= line.y <= bottom + line.size for line in right)
         if 2 * beside >= len(right) and (best is None or crossing < best[0]):
             best = crossing, x
     return best[1] if best else None
+
+
+def _in_rows(left: Sequence[_Line], right: Sequence[_Line]) -> bool:
+    """Whether lines stand beside each other as the cells of a table do; those of two columns have their own heights."""
+    heights = {round(line.y) for line in left}, {round(line.y) for line in right}
+    return 2 * len(heights[0] & heights[1]) > min(map(len, heights)) or min(map(len, heights)) < _UNEVEN_LINES
 
 
 def _is_running(lines: Sequence[_Line]) -> bool:

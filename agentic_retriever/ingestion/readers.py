@@ -6,12 +6,17 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Final, NoReturn
+
+with suppress(ImportError):  # not on Windows
+    import resource
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
@@ -19,6 +24,8 @@ from agentic_retriever.ingestion.html import html_to_text
 from agentic_retriever.ingestion.office import CONVERTERS, read_office
 from agentic_retriever.ingestion.pdf import read_pdf
 from agentic_retriever.ingestion.structure import scan_blocks
+
+_Item = documents.SourceDocument | documents.SkippedSource
 
 # Markdown, plain text and HTML
 
@@ -64,7 +71,8 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
     (r"^=item[ \t]*\*?[ \t]*", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
-    (r"\b[BCFILS]<<+ (.*?) >>+", r"\1"),
+    (r"(?:^|[ \t]+)X<[^<>]*>\n?", ""),  # for the index of a book
+    (r"\b[BCFILS]<<+ ((?:(?![BCFILS]<<).)*?) >>+", r"\1"),
     *[(r"\b[BCFIS]<([^<>]*)>", r"\1"), (r"\bL<(?:([^<>|]*)\|[^<>]*|([^<>|]*))>", r"\1\2")] * 2,  # one in another
     (r"\bE<(lt|gt)>", lambda found: "<" if found[1] == "lt" else ">"),
 ]
@@ -97,7 +105,7 @@ _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _OWN_FIELDS = frozenset({"_id", "id", "text", "title", "metadata"})
 
 
-def _read_jsonl(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
+def _read_jsonl(file: documents.SourceFile) -> Iterator[_Item]:
     """Read records as they are asked for, never the whole file at once (unless it is UTF-16).
 
     ``doc_id`` is ``_id``, or ``id`` where there is no ``_id``. The text is the field ``text`` exactly; a record that
@@ -191,7 +199,7 @@ def _string(record: Mapping[str, object], field: str) -> str:
 
 # Which reader reads what
 
-_READERS: dict[str, Callable[[documents.SourceFile], Iterator[documents.SourceDocument | documents.SkippedSource]]] = {
+_READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     ".md": _read_markdown,
     ".markdown": _read_markdown,
     ".txt": lambda file: iter([file.document(_decoded(file), kind="txt")]),
@@ -266,7 +274,7 @@ def digests_of_alike(files: Sequence[Path]) -> dict[Path, str]:
 
 def read_source(
     path: Path, *, root: Path, max_bytes: int = documents.MAX_SOURCE_BYTES, follow_links: bool = False
-) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
+) -> Iterator[_Item]:
     file = documents.locate(Path(path), root=Path(root), max_bytes=max_bytes)
     reader = _READERS.get(file.path.suffix.lower())
     if not follow_links and _leads_out(file.path, Path(root)):
@@ -282,3 +290,71 @@ def read_source(
             yield from reader(file)
         except SourceError as err:
             yield documents.SkippedSource(file.source, str(err))
+
+
+# What may take time and memory without bounds, inside of foreign code, is read by a process of its own.
+
+_MAX_SECONDS: Final = 300  # of computing, for one file
+_MAX_MEMORY: Final = 4_000_000_000
+_HAS_LIMITS: Final = os.name == "posix"
+_HEAVY: Final = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
+_SMALL: Final = 1_000_000  # bytes of a page of HTML that is read without another process
+_CODE: Final = "import sys; sys.path[:] = {!r}; from agentic_retriever.ingestion import readers; readers.serve({}, {})"
+
+
+class BoundedReader(AbstractContextManager["BoundedReader"]):
+    """Reads files as ``read_source`` does; one that takes too much, or breaks its reader, costs only itself."""
+
+    def __init__(self, max_seconds: int = _MAX_SECONDS, max_memory: int = _MAX_MEMORY) -> None:
+        self._limits = max_seconds, max_memory
+        self._process: subprocess.Popen[str] | None = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
+        suffix, heavy = path.suffix.lower(), False
+        with suppress(OSError):
+            heavy = suffix in _HEAVY or (suffix in {".htm", ".html"} and path.stat().st_size > _SMALL)
+        if not _HAS_LIMITS or not heavy or not sys.executable:
+            yield from read_source(path, root=root, max_bytes=max_bytes, follow_links=follow_links)
+            return
+        if self._process is None:
+            code = _CODE.format(sys.path, *self._limits)
+            pipe, command = subprocess.PIPE, [sys.executable, "-I", "-c", code]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
+        asked, answer = json.dumps([os.fspath(path), os.fspath(root), max_bytes, follow_links]), ""
+        with suppress(OSError):
+            print(asked, file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline() if self._process.stdout else ""
+        if not answer.endswith("\n"):
+            self.__exit__()
+            limits = f"{self._limits[0]} s of computing or {self._limits[1] / 1e9:g} GB of memory"
+            reason = f"took more than {limits}, or broke its reader; split it or save it again"
+            yield documents.SkippedSource(documents.locate(path, root=root, max_bytes=0).source, reason)
+            return
+        yield from map(_item, json.loads(answer))
+
+
+def _item(fields: dict[str, Any]) -> _Item:
+    if "reason" in fields:
+        return documents.SkippedSource(**fields)
+    return documents.SourceDocument(**fields | {"pages": tuple(documents.PageSpan(*page) for page in fields["pages"])})
+
+
+def serve(max_seconds: int, max_memory: int) -> None:
+    """Answer requests, a line each, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (max_memory, max_memory))
+    for line in sys.stdin:
+        path, root, max_bytes, follow_links = json.loads(line)
+        spent = resource.getrusage(resource.RUSAGE_SELF)
+        until = int(spent.ru_utime + spent.ru_stime) + 1 + max_seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (until, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        found = list(read_source(Path(path), root=Path(root), max_bytes=max_bytes, follow_links=follow_links))
+        print(json.dumps([asdict(one) for one in found]), file=answers, flush=True)

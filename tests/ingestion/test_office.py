@@ -52,8 +52,10 @@ def cells(*texts):
 
 
 def book(pages, head=""):
-    items = "".join(f'<item id="p{at}" href="a%20{at}.xhtml"/>' for at in range(len(pages)))
-    order = "".join(f'<itemref idref="p{at}"/>' for at in range(len(pages)))
+    items = "".join(
+        f'<item id="p{at}{mark}" href="a%20{at}.xhtml{mark}"/>' for at in range(len(pages)) for mark in ("", "#s")
+    )
+    order = "".join(f'<itemref idref="p{at}"/><itemref idref="p{at}#s"/>' for at in range(len(pages)))
     parts = f"<metadata>{head}</metadata><manifest>{items}</manifest><spine>{order}</spine>"
     package = f'<package xmlns:dc="dc">{parts}</package>'
     entries = {f"O/a {at}.xhtml": page for at, page in enumerate(pages)}
@@ -101,7 +103,7 @@ def test_sheets_become_tables_without_what_is_empty(read_one):
     assert doc.title == "Alarm book"
 
 
-def test_a_book_is_read_in_its_order(read_one):
+def test_a_book_is_read_in_its_order_and_a_page_once_although_its_sections_are_listed(read_one):
     head = "<dc:title>Book</dc:title><dc:date>2020-01-01</dc:date>"
     doc = read_one("a.epub", book(["<h1>One</h1>Text.", "<img/>", '<?xml version="1.0"?><h1>Two</h1>More.'], head))
     assert doc.text == "# One\n\nText.\n\n# Two\n\nMore."
@@ -115,16 +117,20 @@ def test_separated_values_become_a_table(read_one, name, content):
     assert read_one(name, content).text == "| x | y |\n| --- | --- |\n| 1 | a \\|b |\n| 2 | c |"
 
 
-def test_mail_has_its_subject_its_people_and_names_what_is_attached(read_one):
+def test_mail_has_its_subject_its_people_and_reports_what_is_attached(read, read_one):
     mail = (
         b"Subject: =?utf-8?q?Caf=C3=A9?=\nFrom: Ann <a@example.org>\nDate: Mon, 01 May 2023 10:00:00 +0200\n"
         b"MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n--B\nContent-Type: text/plain; "
         b"charset=latin-1\n\nH\xe9llo\n--B\nContent-Type: application/pdf\n"
-        b'Content-Disposition: attachment; filename="r.pdf"\n\nxx\n--B--\n'
+        b'Content-Disposition: attachment; filename="r.pdf"\n\nxx\n--B\nContent-Type: image/png; name="logo.png"\n\n'
+        b"xx\n--B--\n"
     )
-    doc = read_one("a.eml", mail)
+    doc, skipped = read("a.eml", mail)
+    assert skipped.source.endswith("a.eml#r.pdf")
+    assert (skipped.kind, skipped.reason) == ("unread", "is attached to a mail; save it as a file to have it read")
     expected = (
-        "# Café\n\nFrom: Ann <a@example.org>\nDate: 2023-05-01T10:00:00+02:00\n\nHéllo\n\nAttached, not read: r.pdf"
+        "# Café\n\nFrom: Ann <a@example.org>\nDate: 2023-05-01T10:00:00+02:00\n\nHéllo\n\nAttached, not read: r.pdf\n"
+        "\nAttached, not read: logo.png"
     )
     assert (doc.title, doc.text) == ("Café", expected)
     assert read_one("b.eml", "Subject: x\nContent-Type: text/html\n\n<h1>A</h1>b").text == "# x\n\n\n# A\n\nb"

@@ -151,6 +151,20 @@ def test_two_columns_are_read_one_after_the_other(read_one):
     assert places == sorted(places)
 
 
+def test_columns_that_hold_tables_themselves_are_read_one_after_the_other(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, side, step in ((10, "left", 6), (110, "right", 6.5)):
+        for row in range(30):
+            paper.set_xy(at, 30 + row * step)
+            paper.cell(30, 5, f"{side}-{row}")
+            paper.cell(30, 5, f"what {side} key {row} does")
+    text = read_one("a.pdf", paper.data).text
+    assert "| left-7 | what left key 7 does |" in text
+    assert "| right-7 | what right key 7 does |" in text
+    assert text.index("left-29") < text.index("right-0")
+
+
 @pytest.mark.parametrize("borders", ["ALL", "NONE"])
 def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders):
     paper = Paper()

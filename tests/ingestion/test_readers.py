@@ -13,6 +13,7 @@ from waiting import within
 
 from agentic_retriever.errors import IndexingError, SourceError
 from agentic_retriever.ingestion import (
+    BoundedReader,
     ChunkSettings,
     SkippedSource,
     SourceDocument,
@@ -155,10 +156,89 @@ def test_a_file_that_holds_nothing_or_too_much_is_reported(reason, name, content
         ("a.txt", b"abc \x81 def", "neither UTF-8 nor Windows-1252"),
         ("a.txt", b"abc \x01\x02\xe9 def", "does not look like"), ("a.txt", b"\xff\xfea", "not valid"),
         ("a.txt", b"  \n\t ", "only white space"),
+        ("a.txt", b"%PDF-1.4\n1 0 obj", "does not hold what its suffix says"),
+        ("a.md", rb"{\rtf1\ansi Hello}", "does not hold what its suffix says"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_reported(reason, name, content, said):
     assert said in reason(name, content)
+
+
+def test_lines_of_different_encodings_in_one_file_are_read_each_for_itself(read_one):
+    text = "โฉนดที่ดินแปลงนี้เป็นของรัฐ\nUn señor y una niña\n"
+    mixed = text.encode() + "Un señor más, y otra niña\n".encode("cp1252")
+    assert read_one("a.txt", mixed).text == text + "Un señor más, y otra niña\n"
+
+
+@pytest.mark.parametrize(("name", "unit"), [
+    ("a.txt", "word "), ("a.txt", "x"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"),
+    ("a.html", "<p>a "), ("a.csv", "a,"), ("a.txt", "ไทย"),
+])  # fmt: skip
+def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
+    read("warm" + name, unit)
+    began = time.process_time()
+    assert read(name, unit * (200_000 // len(unit)))
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("suffix", [".md", ".txt", ".html", ".csv", ".rst", ".pod"])
+@pytest.mark.parametrize("word", ["Word", "โฉนด", "שלום", "مرحبا"])
+def test_a_document_of_one_word_is_that_word_in_one_node(read_one, suffix, word):
+    doc = read_one("a" + suffix, word)
+    [node] = chunk_document(doc, ChunkSettings())
+    assert word in node.text
+
+
+@pytest.mark.parametrize("title", ["โฉนดที่ดิน", "כותרת ראשית", "عنوان المادة"])
+def test_headings_in_thai_and_from_right_to_left_are_headings(read_one, title):
+    for name, content in (("a.html", f"<h1>{title}</h1><p>x y</p>"), ("a.rst", f"{title}\n{'=' * len(title)}\n\nx y")):
+        doc = read_one(name, content)
+        assert (doc.title, doc.text) == (title, f"# {title}\n\nx y")
+
+
+def test_a_table_of_ten_thousand_rows_is_read_whole(read_one):
+    doc = read_one("a.csv", "code,limit\n" + "".join(f"E{at},{at}.5\n" for at in range(10_000)))
+    assert doc.text.count("\n") == 10_001
+    assert doc.text.startswith("| code | limit |\n| --- | --- |\n| E0 | 0.5 |\n")
+    assert "| E9999 | 9999.5 |" in chunk_document(doc, ChunkSettings())[-1].text
+
+
+def test_numbers_of_paragraphs_and_notes_are_left_out_of_a_page_and_other_links_stay(read_one):
+    page = '<label><a href="#o4">4</a></label><p>Text<sup><a href="#n1">1</a></sup>, see <a href="#e">(3)</a>.</p>'
+    assert read_one("a.html", page).text == "Text, see (3)."
+
+
+# Reading in a process of its own
+
+
+def _nested_forms(levels, width):
+    """A PDF whose page draws a form, which draws the next one several times, and so on."""
+    parts = {1: b"<</Type/Catalog/Pages 2 0 R>>", 2: b"<</Type/Pages/Kids[3 0 R]/Count 1>>"}
+    use = b"/Resources<</XObject<</X %d 0 R>>>>"
+    parts[3] = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R%s>>" % (use % 5)
+    parts[4] = b"<</Length 5>>stream\n/X Do\nendstream"
+    for at in range(levels):
+        form = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]%s/Length %d>>stream\n%s\nendstream"
+        parts[5 + at] = form % (use % (6 + at), 6 * width, b"/X Do " * width)
+    parts[5 + levels] = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Length 9>>stream\n0 0 9 9 re f\nendstream"
+    body = b"".join(b"%d 0 obj\n%s\nendobj\n" % one for one in parts.items())
+    return b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no limits to set there")
+def test_a_file_that_takes_too_much_costs_only_itself(tmp_path, read_one):
+    (tmp_path / "bomb.pdf").write_bytes(_nested_forms(10, 14))
+    page = "<h1>A</h1><p>" + "word " * 300_000
+    expected = read_one("good.html", page)
+    with BoundedReader(3, 2_000_000_000) as reader:
+        found = [
+            next(reader.read(tmp_path / name, root=tmp_path, max_bytes=10**8, follow_links=False))
+            for name in ("bomb.pdf", "good.html", "good.html", "gone.pdf")
+        ]
+    assert found[1:3] == [expected, expected]
+    assert found[0].source.endswith("bomb.pdf")
+    assert "took more than 3 s of computing or 2 GB of memory, or broke its reader" in found[0].reason
+    assert "cannot be read" in found[3].reason
 
 
 def test_a_file_at_the_limit_is_read_and_only_its_line_ends_are_translated(read_one):
