@@ -49,7 +49,8 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "escalation_confidence": "a model is asked about the strategy when the first has less than 0.35",
     "index_margin": f"two indexes are searched when their probabilities differ by less than 0.4; {_OFFERED}",
     "abstain_below": f"a question counts as out of scope below a probability of 0.15; {_OFFERED}",
-    "support_below": "nothing is answered from passages that hold an answer with a probability below 0.3",
+    "support_below": "nothing is answered from passages that hardly hold an answer",
+    "answer_threshold": "nothing is answered from passages that hardly hold an answer",
     "calibration_file": "probabilities of the index are calibrated as they are",
     "retry_below": "the next strategy is tried when what was found fits the question less than 0.5",
     "default_index": "write the index behind on_abstain, as in on_abstain=default:NAME",
@@ -182,11 +183,11 @@ class RouterConfig(BaseSettings):
     )
 
     on_abstain: str = _setting(
-        "decline",
-        "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "
-        "from the nearest index (answer), all of them (all) or one that takes them (default:NAME), or an error (raise)",
-        "decline, answer, all, default:NAME or raise",
-        pattern="^(decline|answer|all|default:.+|raise)$",
+        "answer",
+        "where a question is searched that seems to be about nothing in the indexes: in the nearest index (answer), in "
+        "all of them (all) or in one that takes them (default:NAME); raise makes it an error",
+        "answer, all, default:NAME or raise",
+        pattern="^(answer|all|default:.+|raise)$",
     )
 
     fusion: Literal["calibrated", "weighted", "rrf", "borda"] = _setting(
@@ -216,7 +217,6 @@ class RouterConfig(BaseSettings):
         0, "chunks of the same section to add on each side of a hit", "chunks", ge=0, le=10
     )
 
-    answer_threshold: float = _setting(0.4, "confidence below which nothing is answered", ge=0, le=1)
     answer_rescoring: bool = _setting(
         True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
     )

@@ -345,7 +345,7 @@ def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer 
     rescores = config.answer_rescoring
     embed = (lambda texts, **limit: resources.embedding().embed_sentences(texts, **limit)) if rescores else None
     extractive = ExtractiveSynthesizer(embed=embed)
-    return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
+    return Synthesizer(extractive, model)
 
 
 def writers_key(client: ModelClient | None, given: object, postprocessors: Sequence[BaseNodePostprocessor]) -> str:

@@ -711,6 +711,9 @@ class SentenceCheck(Record):
     problems: tuple[str, ...] = ()
 
 
+HIGH_FROM: Final = 0.75  # confidence of answers that are right nine times in ten
+
+
 class ConfidenceLevel(str, Enum):
     """What a confidence score means for the reader."""
 
@@ -724,15 +727,15 @@ class Confidence(Record):
     """How far an answer can be trusted."""
 
     score: float  # in [0, 1]
-    level: ConfidenceLevel  # ``high`` from 0.75, ``needs_review`` from 0.50, else ``not_found``
+    level: ConfidenceLevel  # ``not_found`` where nothing is answered, else ``high`` from 0.75 and ``needs_review``
 
     @classmethod
-    def of(cls, score: float) -> "Confidence":
+    def of(cls, score: float, *, answered: bool = True) -> "Confidence":
         """Make one from a score, clipped to [0, 1]; a score that is not finite counts as 0."""
         clipped = min(1.0, max(0.0, score)) if not math.isnan(score) else 0.0
-        if clipped >= 0.75:
-            return cls(clipped, ConfidenceLevel.HIGH)
-        return cls(clipped, ConfidenceLevel.NEEDS_REVIEW if clipped >= 0.5 else ConfidenceLevel.NOT_FOUND)
+        if not answered:
+            return cls(clipped, ConfidenceLevel.NOT_FOUND)
+        return cls(clipped, ConfidenceLevel.HIGH if clipped >= HIGH_FROM else ConfidenceLevel.NEEDS_REVIEW)
 
 
 def _route_read(record: object) -> object:

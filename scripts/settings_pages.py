@@ -19,7 +19,7 @@ HEADINGS: Final = {
     "top_k": "Queries and limits",
     "classifier": "Routing",
     "fusion": "Retrieval",
-    "answer_threshold": "Answers and caches",
+    "answer_rescoring": "Answers and caches",
     "qdrant_url": "Qdrant server and history of queries",
 }
 """Headings, each before the setting that it begins with."""

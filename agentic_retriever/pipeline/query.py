@@ -28,7 +28,7 @@ from agentic_retriever.cache import SingleFlightCache, cache_key
 from agentic_retriever.embeddings.model import Vector, embedding_time_s
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
-from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
+from agentic_retriever.indices.profile import MeasuredStrategies
 from agentic_retriever.llm import result_of
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, worth_keeping
@@ -37,9 +37,8 @@ from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
 from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
-from agentic_retriever.stores.points import embedded_text
-from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
-from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
+from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
+from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
@@ -412,12 +411,12 @@ class Pipeline:
     def _apply_on_abstain(self, selection: schema.Selection, indexes: Sequence[Index]) -> schema.Selection:
         """Apply the setting ``on_abstain`` to a question that seems to be about nothing in the indexes."""
         policy, _, default = self._config.on_abstain.partition(":")
-        if not selection.abstained or policy in {"answer", "decline"}:
+        if not selection.abstained or policy == "answer":
             return selection
         if policy == "raise":
             raise errors.OutOfScopeError(
                 f"the question seems to be about none of the {len(indexes)} indexes ({selection.reason}); "
-                "ask something else, name an index, or set on_abstain to answer, all, default:NAME or decline"
+                "ask something else, name an index, or set on_abstain to answer, all or default:NAME"
             )
         if policy == "default":
             known = [index.name for index in indexes]
@@ -456,12 +455,11 @@ class Pipeline:
     def _retrieve(self, run: _Run) -> schema.Retrieval:
         """Run the chosen strategy, and the next one when it fails or finds nothing near; refine the best find."""
         question, index = run.question, run.decision.index
-        declined = index.abstained and self._config.on_abstain == "decline"
         finds: list[_Find] = []
         failures: dict[str, BaseException] = {}
         begins = partial(RetrievalStartEvent, str_or_query_bundle=question.query)
         with span("AgenticRouter.search", question.shown, begins) as traced:
-            for strategy in () if declined else run.order:
+            for strategy in run.order:
                 try:
                     finds.append(self._attempt(run, strategy))
                 except (errors.DeadlineExceededError, errors.InvalidQueryError):
@@ -472,7 +470,7 @@ class Pipeline:
                     logger.debug("strategy %s failed", strategy.value, exc_info=err)
                     failures[strategy.value] = err
                     continue
-                if not self._worth_another(finds, run.spending):
+                if index.abstained or not self._worth_another(finds, run.spending):
                     break
             if failures and not finds:
                 listed = "; ".join(f"{name}: {_reason(err)}" for name, err in failures.items())
@@ -549,11 +547,10 @@ class Pipeline:
     # -- Refined
 
     def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
-        """Put the record of the search around the best find; without any, nothing was searched."""
-        nothing = _Find(schema.Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
-        best = max(finds, key=lambda one: one.choice, default=nothing)  # the first of equals
+        """Put the record of the search around the best find."""
+        best = max(finds, key=lambda one: one.choice)  # the first of equals
         run.origin = best.origin
-        nodes, lost = self._refine(run, best) if finds else ((), ())
+        nodes, lost = self._refine(run, best)
         names = [strategy.value for strategy in run.order]
         following = dict(zip(names, [*names[1:], "none"], strict=True))
         failed = (
@@ -633,14 +630,9 @@ class Pipeline:
             with run.spending.step("synthesis"):
                 with self._turn(run):
                     index = self.resources.index(retrieval.indexes[0])
-                    doubt = ""  # why the passages are not read
-                    if retrieval.nodes:
-                        texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
-                        fits = routing.support_of(query, index.profile(), texts, query_vector=run.vector)
-                        doubt = why_not_read(fits.probability)
                     pieces = self.synthesizer.read(
                         query,
-                        () if doubt else retrieval.nodes,
+                        retrieval.nodes,
                         in_pieces=control is not None,
                         complexity=run.decision.complexity,
                         language=detect_language(query),
@@ -649,18 +641,31 @@ class Pipeline:
                         index_of=run.origin,
                     )
                 done = (yield from pieces) if control is not None else result_of(pieces)
-            answer = self._written(run, retrieval, done, doubt)
+            answer = self._written(run, retrieval, done)
             if traced is not None:
                 response = as_response(answer)
                 traced.finish(response, SynthesizeEndEvent(query=query, response=response))
             return answer
 
     def _evidence(self, run: _Run, retrieval: schema.Retrieval, index: Index) -> Evidence:
-        profile, unknown = index.profile(), None
-        if profile.whole and len(profile.document_frequency) < MAX_TERMS:
-            unknown = unknown_share(run.question.query, profile.document_frequency, language=profile.language)
-        fits = relevance(retrieval.nodes, index.search_profile() or profile)
-        return Evidence(relevance=fits, query_vector=run.vector, unknown_share=unknown)
+        found = {node.node.node_id: _node_cosine(node) for node in retrieval.nodes}
+        return Evidence(
+            query_vector=run.vector,
+            profile=index.search_profile() or index.profile(),
+            unrelated=self._unrelated(run) if run.vector is not None and self.resources.compares(index) else None,
+            cosines={node_id: cosine for node_id, cosine in found.items() if cosine is not None},
+        )
+
+    def _unrelated(self, run: _Run) -> Vector | None:
+        """Embed questions that hardly any document answers; once a day, as the model remembers them."""
+        try:
+            model = self.resources.embedding()
+            limit = embedding_time_s(run.spending.left_s("embedding questions to compare with"), model)
+            asked = unrelated_questions(detect_language(run.question.query))
+            return np.array([model.embed_query(text, timeout_s=limit) for text in asked])
+        except errors.AgenticRetrieverError as err:
+            logger.debug("no questions to compare with: %s", err)
+            return None
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:
         return Limits(
@@ -671,7 +676,7 @@ class Pipeline:
             control=control,
         )
 
-    def _written(self, run: _Run, retrieval: schema.Retrieval, done: Synthesis, doubt: str) -> schema.Answer:
+    def _written(self, run: _Run, retrieval: schema.Retrieval, done: Synthesis) -> schema.Answer:
         """Put the record of the query around what was written."""
         run.spending.add_ms("llm", done.llm_ms)
         degraded = (*retrieval.degraded, *done.degraded)
@@ -691,7 +696,7 @@ class Pipeline:
             cached=False,
             degraded=degraded,
             query_id="",
-            understood=(*retrieval.understood, doubt) if doubt else retrieval.understood,
+            understood=retrieval.understood,
             tried=retrieval.tried,
             checks=done.checks,
             attempts=done.attempts,

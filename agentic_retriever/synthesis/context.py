@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 
 from agentic_retriever import schema
+from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.llm.calls import ReplyStream
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
@@ -251,9 +252,10 @@ class StreamControl:
 class Evidence:
     """What retrieval knows about the question besides the nodes."""
 
-    relevance: float | None = None
     query_vector: Sequence[float] | NDArray[Any] | None = None
-    unknown_share: float | None = None
+    profile: IndexProfile | None = None  # of the index that was searched, or of the first one of several
+    unrelated: NDArray[Any] | None = None  # vectors of questions that hardly any document answers, (n, dimension)
+    cosines: Mapping[str, float] = field(default_factory=dict)  # of the question with the nodes, by their ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck
 from agentic_retriever.synthesis.citations import MARKER, segments
-from agentic_retriever.synthesis.confidence import AnswerFeatures
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
-from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
-from agentic_retriever.text.names import find_names, keys_in
 from agentic_retriever.text.numbers import numbers_in
 from agentic_retriever.text.scripts import Script, dominant_script
-from agentic_retriever.text.tokens import identifiers, without_asking
+from agentic_retriever.text.tokens import without_asking
 
 # --- a question as it is matched against text: its terms and how much each tells, and the kind of answer it asks for --
 #
@@ -89,11 +87,6 @@ class Question:
 def coverage(weights: Weights, terms: Collection[str]) -> float:
     total = sum(weights.values())
     return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
-
-
-def unknown_share(query: str, document_frequency: Mapping[str, int], *, language: str) -> float | None:
-    terms = _terms_of(query, Tokenizer(language))
-    return sum(term not in document_frequency for term in terms) / len(terms) if terms else None
 
 
 def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
@@ -164,11 +157,6 @@ _BLIND_SUPPORT: Final = 0.2
 # Documents that have nearly all that the best one has of the question are listed if there are so many.
 _MANY_DOCUMENTS: Final = 3
 _AS_GOOD: Final = 0.9
-_LANGUAGE_CHARS: Final = 600
-_QUERY_CHARS: Final = 1_000
-_DIGITS: Final = re.compile(r"(?<![\w.,])\d+(?![\w]|[.,]\d)")
-# The number of a numbered thing, or one that is long enough to stand alone.
-_NUMBER: Final = re.compile(r"(?<= )\d[\d.]*$|(?<!\d)\d{4,}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +164,6 @@ class Extraction:
     text: str
     citations: tuple[Citation, ...]
     support: float
-    features: AnswerFeatures  # What the confidence in it rests on, without what only retrieval knows
     ranking: tuple[int, ...] = ()  # Numbers of the passages, the one that answers best first
     degraded: tuple[Degradation, ...] = ()
 
@@ -220,26 +207,11 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted(picked, worth, index_of)
-        best = [(float(whole[i]), i) for i in _best_of_passages(found, whole)]
-        everywhere = frozenset[str]().union(*(c.terms | c.around for c in found))
-        features = AnswerFeatures(
-            reachable=max(
-                (coverage(weights, own) for own in _grouped(found, lambda c: c.passage.number).values()), default=0.0
-            ),
-            absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
-            missing_code=float(_misses_code(query, passages, everywhere)),
-            foreign=_is_foreign(language, passages),
-            nearness=max(cosines.values(), default=None),
-            margin=1 - best[1][0] / best[0][0] if len(best) > 1 and best[0][0] > 0 else None,
-            has_kind=satisfaction(question.kinds, found[best[0][1]].text, query) if question.kinds and best else None,
-            absent_names=_absent_names(query, language, passages),
-        )
         return Extraction(
             text=text,
             citations=citations,
             support=_BLIND_SUPPORT if blind else 1.0,
-            features=features,
-            ranking=tuple(found[i].passage.number for _, i in best),
+            ranking=tuple(found[i].passage.number for i in _best_of_passages(found, whole)),
             degraded=degraded,
         )
 
@@ -289,37 +261,6 @@ def _lists_documents(found: Found, question: Question, weights: Weights) -> bool
     best = max(covered.values(), default=0.0)
     alike = sum(share >= _AS_GOOD * best for share in covered.values())
     return best > 0 and alike >= (_MANY_DOCUMENTS if LISTING not in question.kinds else _MANY_DOCUMENTS - 1)
-
-
-def _misses_code(query: str, passages: Sequence[ContextPassage], everywhere: frozenset[str]) -> bool:
-    """Tell whether the question names a code or a numbered thing that no passage has."""
-    wanted = identifiers(query[:_QUERY_CHARS])
-    if not wanted or not passages:
-        return False
-    there = frozenset(found for p in passages for found in identifiers(f"{p.header}\n{p.shown}"))
-    # A numbered thing may be named by another word, a year may stand without "FY".
-    return any(
-        name not in there and not any(number in everywhere for number in _NUMBER.findall(name)) for name in wanted
-    )
-
-
-def _absent_names(query: str, language: str, passages: Sequence[ContextPassage]) -> float:
-    """The share of the names, codes and numbers in a question that no passage has."""
-    asked = query[:_QUERY_CHARS]
-    names = {name.key for name in find_names(asked, language) if not name.opening} | set(_DIGITS.findall(asked))
-    if not names or not passages:
-        return 0.0
-    there = frozenset[str]().union(*(keys_in(f"{p.header}\n{p.text}") for p in passages))
-    return len(names - there) / len(names)
-
-
-def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
-    """Tell whether question and best passage are in different languages, both of them known."""
-    if not passages or language == UNDETERMINED:
-        return False
-    told = passages[0].node.node.metadata.get("language")
-    found = told if isinstance(told, str) and told else detect_language(passages[0].text[:_LANGUAGE_CHARS])
-    return found not in (UNDETERMINED, language)
 
 
 # --- the sentences among which the extractor chooses, with what stands around them ----------------------------------

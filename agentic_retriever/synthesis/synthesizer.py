@@ -18,11 +18,12 @@ from agentic_retriever.llm import calls
 from agentic_retriever.llm.client import MAX_ANSWER_TOKENS
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt
 from agentic_retriever.llm.replies import OPEN_TAG, SpokenText, without_thoughts
-from agentic_retriever.schema import Complexity, Confidence, ConfidenceLevel, Degradation, Tier, Usage
+from agentic_retriever.schema import Citation, Complexity, Confidence, Degradation, Tier, Usage
 from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import read_markers
-from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
+from agentic_retriever.synthesis.confidence import ANSWERED_FROM, default_models, supported_share
+from agentic_retriever.synthesis.evidence import Figures, figures_of
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.text.language_files import section
@@ -276,6 +277,7 @@ class StreamedText:
 # --- what stands around it: nothing is found, an extract answers, or a model ----------------------------------------
 
 MAX_READ_CHARS: Final = 200_000  # most text that the extractor reads; lower-ranked nodes are left out
+_DOUBTED: Final = 0.5  # confidence below which an answer without a supported sentence is none
 _FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError, errors.SynthesisError)
 
 
@@ -290,7 +292,7 @@ class Asked(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class Task:
     query: str
     language: str
     limits: context.Limits
@@ -301,10 +303,11 @@ class _Task:
     extraction: Extraction
     complexity: Complexity
 
-    def confidence(self, support: float) -> float:
-        near, unknown = self.evidence.relevance, self.evidence.unknown_share
-        features = replace(self.extraction.features, relevance=near, unknown_share=unknown)
-        return confidence_score(features, support=support)
+    def figures(self, cited: Sequence[Citation]) -> Figures:
+        return figures_of(self.query, self.passages, cited, self.evidence)
+
+    def confidence(self, cited: Sequence[Citation], support: float) -> float:
+        return supported_share(default_models().right.probability(self.figures(cited)), support)
 
 
 class Synthesizer:
@@ -315,11 +318,11 @@ class Synthesizer:
         extractive: ExtractiveSynthesizer,
         llm: LLMSynthesizer | ForeignSynthesizer | None = None,
         *,
-        answer_threshold: float = 0.5,
+        answered_from: float = ANSWERED_FROM,
     ) -> None:
         self._extractive = extractive
         self._llm = llm
-        self._threshold = answer_threshold
+        self._answered_from = answered_from
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> context.Synthesis:
         return calls.result_of(self.read(query, nodes, in_pieces=False, **asked))
@@ -330,7 +333,7 @@ class Synthesizer:
         """Read the nodes; the answer, written when it is iterated over, is the same as of :meth:`synthesize`."""
         return self._answer(self._task(query, nodes, **asked), in_pieces=in_pieces)
 
-    def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> _Task:
+    def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Task:
         limits = asked.get("limits") or context.Limits()
         ends = None if limits.timeout_s is None else time.monotonic() + limits.timeout_s
         index_of, evidence = asked.get("index_of", context.NO_INDEXES), asked.get("evidence") or context.Evidence()
@@ -346,7 +349,7 @@ class Synthesizer:
             index_of=index_of,
             timeout_s=limits.timeout_s and embedding_time_s(limits.timeout_s),
         )
-        return _Task(
+        return Task(
             query=query,
             language=language,
             limits=replace(limits, timeout_s=None if ends is None else max(0.0, ends - time.monotonic())),
@@ -358,12 +361,12 @@ class Synthesizer:
             complexity=complexity,
         )
 
-    def _answer(self, task: _Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
+    def _answer(self, task: Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
         llm = self._llm if task.limits.budget.may_ask else None
         found = task.extraction
-        score = task.confidence(found.support if llm is None else 1.0)
-        if not is_answerable(found.text, score, threshold=self._threshold, asks_model=llm is not None):
-            done = _nothing_found(task, score if found.text else 0.0)
+        score = default_models().answered.probability(task.figures(found.citations)) if found.text else 0.0
+        if not found.text or score < self._answered_from:
+            done = _nothing_found(task, score)
         elif llm is None:
             done = _extracted(task)
         else:
@@ -372,7 +375,7 @@ class Synthesizer:
         return done
 
     def _ask_model(
-        self, task: _Task, llm: LLMSynthesizer | ForeignSynthesizer, *, in_pieces: bool
+        self, task: Task, llm: LLMSynthesizer | ForeignSynthesizer, *, in_pieces: bool
     ) -> Generator[str, None, context.Synthesis]:
         limits = task.limits
         most = context.MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
@@ -410,18 +413,18 @@ class Synthesizer:
         return done
 
 
-def _nothing_found(task: _Task, score: float) -> context.Synthesis:
+def _nothing_found(task: Task, score: float) -> context.Synthesis:
     texts = section("not_found")
     return context.Synthesis(
         text=texts.get(task.language, texts["en"]),
         tier=Tier.NONE,
-        confidence=Confidence.of(score),
+        confidence=Confidence.of(score, answered=False),
         degraded=task.extraction.degraded,
         language=task.language,
     )
 
 
-def _extracted(task: _Task, failure: Exception | None = None) -> context.Synthesis:
+def _extracted(task: Task, failure: Exception | None = None) -> context.Synthesis:
     """Answer with the sentences that were found, the failure of the model noted where there was one."""
     found = task.extraction
     fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
@@ -429,7 +432,7 @@ def _extracted(task: _Task, failure: Exception | None = None) -> context.Synthes
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
-        confidence=Confidence.of(task.confidence(found.support)),
+        confidence=Confidence.of(task.confidence(found.citations, found.support)),
         degraded=(*found.degraded, *((fallback,) if failure else ())),
         language=task.language,
         checks=quoted_checks(found.text, found.citations),
@@ -437,21 +440,19 @@ def _extracted(task: _Task, failure: Exception | None = None) -> context.Synthes
     )
 
 
-def _answered(task: _Task, answer: LLMAnswer) -> context.Synthesis:
+def _answered(task: Task, answer: LLMAnswer) -> context.Synthesis:
     reply, cited = answer.reply, answer.cited
-    # Below every threshold for answering, where the model saw no answer or nothing is left of what it wrote.
-    confidence = Confidence.of(task.confidence(cited.support) if cited is not None and cited.text else 0.0)
-    unsure = confidence.level is ConfidenceLevel.NOT_FOUND
-    if cited is None or (unsure and not any(check.supported for check in cited.checks)):
+    score = task.confidence(cited.citations, cited.support) if cited is not None and cited.text else 0.0
+    if cited is None or (score < _DOUBTED and not any(check.supported for check in cited.checks)):
         checks = () if cited is None else cited.checks
-        nothing = _nothing_found(task, confidence.score)
+        nothing = _nothing_found(task, score)
         return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
     return context.Synthesis(
         text=cited.text,
         citations=cited.citations,
         tier=reply.tier,
         usage=Usage(reply.spent),
-        confidence=confidence,
+        confidence=Confidence.of(score),
         degraded=(*task.extraction.degraded, *_degraded(reply)),
         language=task.language,
         nodes_left_out=task.nodes - answer.passages,

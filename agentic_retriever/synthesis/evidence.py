@@ -1,0 +1,225 @@
+"""What speaks for an answer: its question against the passages, and against all that the index holds.
+
+Cosines are counted in standard deviations, once of unrelated nodes of the index and once of this question's own cosines
+with the sampled nodes; words are weighed by how few nodes have them. So the figures mean the same in every index,
+language and embedding model. A figure that cannot be known is missing or ``None``: words of another language, cosines
+without vectors.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentic_retriever.indices.profile import MAX_TERMS, IndexProfile
+from agentic_retriever.schema import Citation, examined, frozen
+from agentic_retriever.synthesis.context import ContextPassage, Evidence
+from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
+
+Figures = Mapping[str, float | None]
+
+_MIN_NODES: Final = 30  # below so many the spread of cosines says too little
+_MAX_QUESTION_TERMS: Final = 128
+_LEAST_CORRELATED: Final = 4
+_STILL: Final = 1e-9
+_LANGUAGE_CHARS: Final = 600
+_WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
+_CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
+
+
+def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[Citation], known: Evidence) -> Figures:
+    """Weigh an answer that cites the first of ``cited``, from passages in order of rank."""
+    query = examined(query)
+    places = [passage.node_id for passage in passages]
+    at = places.index(cited[0].node_id) if cited and cited[0].node_id in places else 0
+    foreign, quote = _is_foreign(query, passages[:1], known.profile), cited[0].quote if cited else ""
+    return {
+        "foreign": float(foreign),
+        "rank": math.log1p(at),
+        "citations": math.log(max(1, len(cited))),
+        "documents": math.log(max(1, len({one.doc_id for one in cited}))),
+        **_by_names(query, passages, at, known.profile),
+        **_by_words(query, passages, at, quote, known, foreign=foreign),
+        **_by_cosines(passages, at, known),
+    }
+
+
+def _is_foreign(query: str, first: Sequence[ContextPassage], profile: IndexProfile | None) -> bool:
+    """Tell whether question and passages are in different languages, both of them known."""
+    language = detect_language(query)
+    found = {profile.language} if profile is not None and profile.whole else set[str]()
+    found |= {_language(passage) for passage in first}
+    return language != UNDETERMINED and bool(found) and not found & {UNDETERMINED, language}
+
+
+def _language(passage: ContextPassage) -> str:
+    told = passage.node.node.metadata.get("language")
+    return told if isinstance(told, str) and told else detect_language(passage.text[:_LANGUAGE_CHARS])
+
+
+# --- words: which of the question's terms, by their weight, stand where ----------------------------------------------
+
+
+def _by_words(
+    query: str, passages: Sequence[ContextPassage], at: int, quote: str, known: Evidence, *, foreign: bool
+) -> dict[str, float | None]:
+    profile = known.profile
+    tokenizer = Tokenizer(profile.language if profile is not None else detect_language(query))
+    asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
+    terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
+    brevity = 1 / math.sqrt(max(1, len(terms)))
+    if foreign or not passages or not terms:
+        names = (
+            "covered",
+            "reachable",
+            "absent",
+            "unknown",
+            "missing",
+            "found",
+            "lead",
+            "words_agree",
+            "quoted",
+            "accord",
+        )
+        return {"brevity": brevity, **dict.fromkeys(names)}
+    own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
+    weights, unknown = _weights(terms, own, profile)
+    total = math.fsum(weights.values())
+    covered = [_share(weights, there) for there in own]
+    best = max(range(len(own)), key=covered.__getitem__)
+    others = [covered[i] for i in range(len(own)) if not _same_place(passages[i], passages[best])]
+    everywhere = frozenset[str]().union(*own)
+    return {
+        "brevity": brevity,
+        "covered": covered[at],
+        "reachable": covered[best],
+        "quoted": _share(weights, frozenset(tokenizer.tokens(quote))),
+        "absent": 1 - _share(weights, everywhere),
+        "unknown": unknown,
+        "missing": total * (1 - covered[at]),
+        "found": total * covered[at],
+        "lead": covered[best] - max(others, default=0.0),
+        "words_agree": float(covered[at] >= covered[best] - 1e-9),
+        "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
+    }
+
+
+def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:
+    return math.fsum(weight for term, weight in weights.items() if term in there) / math.fsum(weights.values())
+
+
+def _accord(covered: Sequence[float], cosines: Sequence[float | None]) -> float | None:
+    """Correlation of what words and what vectors say of the passages; not known of fewer than four."""
+    pairs = [(share, cosine) for share, cosine in zip(covered, cosines, strict=True) if cosine is not None]
+    if len(pairs) < _LEAST_CORRELATED:
+        return None
+    columns = np.array(pairs).T
+    return float(np.corrcoef(columns)[0, 1]) if columns.std(axis=1).min() > _STILL else 0.0
+
+
+def _weights(
+    terms: Sequence[str], own: Sequence[frozenset[str]], profile: IndexProfile | None
+) -> tuple[dict[str, float], float | None]:
+    """Weigh terms by inverse frequency, 1 for what nothing has; and the share of weight that the index does not know.
+
+    Without an index the passages stand for it.
+    """
+    if profile is not None and profile.whole and profile.document_frequency:
+        counts, size = profile.document_frequency, profile.nodes
+    else:
+        counts, size = Counter(term for there in own for term in there), len(own)
+    rarest = math.log(2 * size + 2)
+    weights = {term: math.log((size + 1) / (min(size, counts.get(term, 0)) + 0.5)) / rarest for term in terms}
+    if profile is None or not profile.whole or len(counts) >= MAX_TERMS:
+        return weights, None
+    return weights, math.fsum(weights[term] for term in terms if term not in counts) / math.fsum(weights.values())
+
+
+def _same_place(one: ContextPassage, other: ContextPassage) -> bool:
+    if one.doc_id != other.doc_id:
+        return False
+    overlap = min(one.offset + len(one.text), other.offset + len(other.text)) - max(one.offset, other.offset)
+    return overlap > 0 or (bool(one.section) and one.section == other.section)
+
+
+def _by_names(
+    query: str, passages: Sequence[ContextPassage], at: int, profile: IndexProfile | None
+) -> dict[str, float | None]:
+    """Count what the question calls by name, code or number and the passages, or the cited one, do not have."""
+    words = _WORDS.findall(query)
+    capital = [word for word in words[1:] if word[0].isupper()]
+    names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
+    named = {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
+    texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
+    here = texts[at] if texts else ""
+    codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
+    return {
+        "absent_names": math.log1p(sum(not any(name in text for text in texts) for name in named)),
+        "missing_names": math.log1p(sum(name not in here for name in named)),
+        "absent_codes": float(bool(codes)),
+    }
+
+
+# --- cosines: how far the passages stand out, and which of them ------------------------------------------------------
+
+
+def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) -> dict[str, float | None]:
+    profile, found = known.profile, [known.cosines.get(passage.node_id) for passage in passages]
+    cosines = [cosine for cosine in found if cosine is not None]
+    if not cosines or profile is None or profile.nodes < _MIN_NODES or not profile.background_std > 0:
+        return {}
+    worst = min(cosines)
+    near = [worst if cosine is None else cosine for cosine in found]
+    best = max(range(len(near)), key=near.__getitem__)
+    others = [near[i] for i in range(len(near)) if not _same_place(passages[i], passages[best])]
+    by_chance = NormalDist().inv_cdf(2 ** (-1 / profile.nodes))
+    spread = profile.background_std
+    return {
+        "contrast": None if known.unrelated is None else _contrast(near[best], known.query_vector, profile, by_chance),
+        "beyond": _beyond(near[best], known.unrelated, profile),
+        "margin": min(3.0, (near[best] - max(others)) / spread) if others else None,
+        "behind": (near[best] - near[at]) / spread,
+        "vectors_agree": float(_same_place(passages[best], passages[at])),
+    }
+
+
+def _contrast(best: float, query_vector: object, profile: IndexProfile, by_chance: float) -> float | None:
+    """How far the best cosine stands above this question's cosines with sampled nodes, in their standard deviations."""
+    cosines = _with_sample(query_vector, profile)
+    spread = 0.0 if cosines is None else float(cosines.std())
+    return None if cosines is None or not spread > 0 else (best - float(cosines.mean())) / spread - by_chance
+
+
+def _beyond(best: float, unrelated: object, profile: IndexProfile) -> float | None:
+    """How far it stands above what questions reach that are about nothing here, in standard deviations of theirs."""
+    cosines = _with_sample(unrelated, profile)
+    spread = 0.0 if cosines is None else float(cosines.std())
+    return None if cosines is None or not spread > 0 else (best - float(np.median(cosines.max(axis=0)))) / spread
+
+
+def _with_sample(vectors: object, profile: IndexProfile) -> NDArray[np.float64] | None:
+    """Cosines of sampled nodes with a unit vector or several, ``(nodes, ...)``."""
+    given, sample = np.asarray(vectors if vectors is not None else (), dtype=float), profile.sample
+    if not given.size or sample.ndim != 2 or len(sample) < _MIN_NODES or sample.shape[1] != given.shape[-1]:
+        return None
+    return np.asarray(sample @ given.T, dtype=float)
+
+
+@lru_cache(1)
+def _unrelated() -> Mapping[str, Sequence[str]]:
+    text = (files("agentic_retriever.synthesis") / "unrelated_questions.json").read_text("utf-8")
+    return frozen({language: tuple(questions) for language, questions in json.loads(text).items()})
+
+
+def unrelated_questions(language: str) -> Sequence[str]:
+    """Return questions in a language about nothing that documents usually are about; in English where none are."""
+    return _unrelated().get(language, _unrelated()["en"])
