@@ -6,7 +6,7 @@ import base64
 import unicodedata
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -75,8 +75,8 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
 
     ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
     character, and every visible character behind the front matter is in at least one node. Sections of fewer than 100
-    tokens share a node with those beside them where the part that they are of fits into one node, those of fewer than
-    40 everywhere, and a record (``kind`` ``"jsonl"``) which fits into one chunk is one node; no other node reaches over
+    tokens share a node with those beside them where the part that they are of fits into one node, elsewhere those of
+    fewer than 40 with short ones and of fewer than 16 with any; and a record (``kind`` ``"jsonl"``) which fits into one chunk is one node; no other node reaches over
     the end of a section.
 
     Metadata is that of the document and, each only where known:
@@ -251,11 +251,14 @@ _COPIED: Final = (
 
 
 def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
-    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens at blocks and sentences, without overlap."""
+    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens, without overlap.
+
+    They end at blocks and sentences, and where one of several sections of the chunk begins, whose path they have.
+    """
     offset = node.start_char_idx
     source = node.relationships.get(NodeRelationship.SOURCE)
     leaves = []
-    for ordinal, chunk in enumerate(pack(node.text, scan_blocks(node.text), size=settings.leaf_size)):
+    for ordinal, (chunk, section) in enumerate(_leaf_spans(node, settings.leaf_size)):
         text = node.text[chunk.start : chunk.end]
         own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
         related: dict[NodeRelationship, RelatedNodeType] = {
@@ -268,12 +271,32 @@ def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
             text=text,
             start_char_idx=None if offset is None else offset + chunk.start,
             end_char_idx=None if offset is None else offset + chunk.end,
-            metadata={key: own.get(key, value) for key, value in node.metadata.items()},
+            metadata={k: own.get(k, v) for k, v in node.metadata.items() if k != SECTION_STARTS} | section,
             relationships=related,
             **{name: getattr(node, name) for name in _COPIED},
         )
         leaves.append(leaf)
     return leaves
+
+
+def section_starts(metadata: Mapping[str, object]) -> tuple[tuple[int, str], ...]:
+    """Read where in the text of a node sections begin; other programs may use the name for something else."""
+    starts = []
+    value = metadata.get(SECTION_STARTS)
+    for entry in value if isinstance(value, (list, tuple)) else ():
+        match entry:
+            case [int(at), str(path)]:
+                starts.append((at, path))
+    return tuple(sorted(starts))
+
+
+def _leaf_spans(node: TextNode, size: int) -> Iterator[tuple[Chunk, dict[str, str]]]:
+    blocks = scan_blocks(node.text)
+    starts = section_starts(node.metadata) or ((0, ""),)
+    for (start, path), (end, _) in pairwise([(0, starts[0][1]), *starts[1:], (len(node.text), "")]):
+        section = {"section": path} if path else {}
+        for chunk in pack(node.text, [one for one in blocks if start <= one.start < end], size=size):
+            yield chunk, section
 
 
 # Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.

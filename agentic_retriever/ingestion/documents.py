@@ -270,16 +270,17 @@ _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeErro
 
 
 class FrontMatter(NamedTuple):
-    values: Mapping[str, object]
+    entries: Sequence[str]
     end: int  # Where the body begins, in characters
+
+    @property
+    def values(self) -> Mapping[str, object]:
+        """Each key read for itself: a value that is no YAML, such as ``title: Part 1: lights``, stays as written."""
+        return dict(map(_key_and_value, self.entries))
 
 
 def parse_front_matter(text: str) -> FrontMatter | None:
-    """Read the front matter between ``---`` lines at the very beginning of a text.
-
-    Each key is read for itself: a value that is no YAML, such as ``title: Part 1: lights``, stays as it was written
-    and costs no other one.
-    """
+    """Find the front matter between ``---`` lines at the very beginning of a text."""
     found = _BLOCK.match(text, 0, _LOOK_AHEAD) if text.startswith("---") else None
     if found is None:
         return None
@@ -291,8 +292,7 @@ def parse_front_matter(text: str) -> FrontMatter | None:
             entries[-1].append(line)
         elif line.strip() and not line.lstrip().startswith("#"):
             return None
-    values = dict(_key_and_value("\n".join(lines)) for lines in entries)
-    return FrontMatter(values, found.end()) if values else None
+    return FrontMatter(["\n".join(lines) for lines in entries], found.end()) if entries else None
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML comes without types

@@ -423,18 +423,19 @@ class _Scanner:
     def __init__(self, text: str, start: int) -> None:
         self._text = text
         self._spans = [line.span(line.lastindex or 0) for line in LINE.finditer(text, start)]
+        self._lines = [text[first:last] for first, last in self._spans] + [""] * 3  # there are none at -1 and the end
         self._at = 0
         self._after_heading = False
         self._unclosed: dict[str, int] = {}
         # For each line the first line from it on that is not blank.
         self._blank_from = [len(self._spans)] * (len(self._spans) + 2)
         for at in reversed(range(len(self._spans))):
-            self._blank_from[at] = at if self._line(at).strip() else self._blank_from[at + 1]
+            self._blank_from[at] = at if self._lines[at].strip() else self._blank_from[at + 1]
 
     def scan(self) -> list[Block]:
         blocks: list[Block] = []
         while self._at < len(self._spans):
-            if not self._line(self._at).strip():
+            if not self._lines[self._at].strip():
                 self._at += 1
                 continue
             block = self._heading() or self._code() or self._table() or self._prose()
@@ -442,18 +443,12 @@ class _Scanner:
             blocks.append(block)
         return blocks
 
-    def _line(self, at: int) -> str:
-        if not 0 <= at < len(self._spans):
-            return ""
-        start, end = self._spans[at]
-        return self._text[start:end]
-
     def _context(self, at: int, *, at_break: bool) -> LineContext:
-        after = self._line(at + 1)
+        after = self._lines[at + 1]
         return LineContext(
-            before="" if at_break else self._line(at - 1),
+            before="" if at_break else self._lines[at - 1],
             after=after if after.strip() else "",
-            next_text=self._line(self._blank_from[at + 1]),
+            next_text=self._lines[self._blank_from[at + 1]],
             at_break=at_break,
         )
 
@@ -466,10 +461,10 @@ class _Scanner:
         return Block(start, end, kind, heading)
 
     def _at_break(self, at: int) -> bool:
-        return at == 0 or not self._line(at - 1).strip() or (self._after_heading and at == self._at)
+        return at == 0 or not self._lines[at - 1].strip() or (self._after_heading and at == self._at)
 
     def _candidate(self, at: int) -> Heading | None:
-        return find_heading(self._line(at), self._context(at, at_break=self._at_break(at)))
+        return find_heading(self._lines[at], self._context(at, at_break=self._at_break(at)))
 
     def _heading(self) -> Block | None:
         at = self._at
@@ -481,13 +476,13 @@ class _Scanner:
         below = self._blank_from[at + 1]
         if is_bare(heading) and below - at <= 2 and below < len(self._spans):
             context = self._context(below, at_break=True)
-            if extends_title(self._line(below), context.after, context.next_text):
-                title = f"{heading.title.rstrip(' .:')}. {self._line(below).strip()}"
+            if extends_title(self._lines[below], context.after, context.next_text):
+                title = f"{heading.title.rstrip(' .:')}. {self._lines[below].strip()}"
                 return self._block(at, below, "heading", replace(heading, title=title))
         return self._block(at, at, "heading", heading)
 
     def _setext(self) -> Block | None:
-        line, below = self._line(self._at), self._line(self._at + 1)
+        line, below = self._lines[self._at], self._lines[self._at + 1]
         if not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
             return None
         underline = _UNDERLINE.match(below)
@@ -497,14 +492,14 @@ class _Scanner:
         return self._block(self._at, self._at + 1, "heading", heading)
 
     def _code(self) -> Block | None:
-        found = _FENCE.match(self._line(self._at))
+        found = _FENCE.match(self._lines[self._at])
         if found is None or (found[1][0] == "`" and "`" in found[2]):
             return None
         mark = found[1][0]
         if len(found[1]) >= self._unclosed.get(mark, len(self._text) + 1):
             return None
         for at in range(self._at + 1, len(self._spans)):
-            closing = _FENCE.match(self._line(at))
+            closing = _FENCE.match(self._lines[at])
             if closing and closing[1][0] == mark and len(closing[1]) >= len(found[1]) and not closing[2].strip():
                 return self._block(self._at, at, "code")
         # A fence that is never closed is taken as text, so that one slip does not swallow the rest of the document.
@@ -512,11 +507,11 @@ class _Scanner:
         return None
 
     def _is_row(self, at: int) -> bool:
-        line = self._line(at).strip()
+        line = self._lines[at].strip()
         return line[:1] == "|" and line.count("|", 0, _MAX_ROW_CHARS) > 1
 
     def _has_delimiter_below(self, at: int) -> bool:
-        line, below = self._line(at), self._line(at + 1)
+        line, below = self._lines[at], self._lines[at + 1]
         if "|" not in line or "|" not in below or len(below) > _MAX_ROW_CHARS:
             return False
         return _is_rule(below)
@@ -529,20 +524,20 @@ class _Scanner:
             return None
         headed = self._has_delimiter_below(self._at)
         at = self._at + 1
-        while self._is_row(at) or (headed and "|" in self._line(at)):
+        while self._is_row(at) or (headed and "|" in self._lines[at]):
             at += 1
         return self._block(self._at, at - 1, "table")
 
     def _prose(self, heading: Heading | None = None) -> Block:
         first = self._at
-        is_list = heading is None and bool(_LIST_ITEM.match(self._line(first)))
+        is_list = heading is None and bool(_LIST_ITEM.match(self._lines[first]))
         at = first + 1
         while self._goes_on(at, is_list=is_list):
             at += 1
         return self._block(first, at - 1, "list" if is_list else "text", heading)
 
     def _goes_on(self, at: int, *, is_list: bool) -> bool:
-        line = self._line(at)
+        line = self._lines[at]
         if not line.strip() or self._starts_table(at):
             return False
         if _FENCE.match(line) or (not is_list and _LIST_ITEM.match(line)):

@@ -13,6 +13,7 @@ from rapidfuzz import fuzz
 
 from agentic_retriever import schema
 from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.ingestion.chunking import section_starts
 from agentic_retriever.llm.calls import ReplyStream
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
@@ -26,7 +27,6 @@ _TITLE_KEYS = ("title", "file_name", "filename")
 _SECTION_KEYS = ("section", "section_path", "header_path", "heading")
 _SOURCE_KEYS = ("url", "source_url", "source", "file_path", "file_name")
 _PAGE_KEYS = ("page", "page_number", "page_label")
-_START_KEY = "section_starts"  # as ingestion writes it: [offset in the text, path of headings] of each section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
         offset=start if placed else 0,
         title=_text_of(inner.metadata, _TITLE_KEYS),
         section=_text_of(inner.metadata, _SECTION_KEYS),
-        section_starts=_section_starts(inner.metadata.get(_START_KEY)),
+        section_starts=section_starts(inner.metadata),
         table_header=_text_of(inner.metadata, ("table_header",)),
         page=next((one for one in pages if isinstance(one, int) and not isinstance(one, bool) and one >= 1), None),
         page_starts=_page_starts(inner.metadata) if placed else (),
@@ -156,16 +156,6 @@ def _page_starts(metadata: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
         return ()
     whole = all(isinstance(one, int) for one in [*numbers, *starts])
     return tuple(zip(numbers, starts, strict=True)) if whole else ()
-
-
-def _section_starts(value: object) -> tuple[tuple[int, str], ...]:
-    """Read what ingestion wrote; other programs may use the name for something else."""
-    starts = []
-    for entry in value if isinstance(value, (list, tuple)) else ():
-        match entry:
-            case [int(at), str(path)]:
-                starts.append((at, path))
-    return tuple(sorted(starts))
 
 
 def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ _REFERENCE_RE: Final = re.compile(
 )
 # The word before the number that a digit stands in.
 _WORD_RE: Final = re.compile(rf"(?:{_SECTION}|{_ARTICLE})\s*(?:[A-Z]\.)?\Z", re.IGNORECASE)
-_DIGITS_RE: Final = re.compile(r"[0-9๐-๙]+")
+_DIGITS_RE: Final = re.compile(r"[0-9๐-๙](?<![\d,:/%$€+-].)(?<!\d\..)[0-9๐-๙]*")  # the first of a number
 _REACH: Final = 24  # characters
 _NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
 _THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")

@@ -95,23 +95,43 @@ def test_short_sections_share_a_node_that_knows_where_each_begins_and_is_found_b
     }
     assert "section_starts" not in beam.metadata
     articles = f"Artículo 1. Uno\n\nBreve.\n\nArtículo 2. Dos\n\nBreve.\n\nArtículo 3. Tres\n\n{LONG}"
-    (node,) = chunk_document(make_doc(articles), ChunkSettings())
-    assert node.metadata["article_number"] == ["1", "2", "3"]
+    short, _ = chunk_document(make_doc(articles), ChunkSettings())
+    assert short.metadata["article_number"] == ["1", "2"]
 
 
 def test_a_short_section_is_joined_with_short_ones_and_only_a_stray_line_with_a_long_one(make_doc):
-    def parts(*tokens):
-        text = "\n\n".join(f"## {name}\n\n{'word ' * (n - 4)}" for name, n in zip("ABCDEF", tokens, strict=False))
-        nodes = chunk_document(make_doc(text), ChunkSettings())
+    def parts(*tokens, around=""):
+        text = "\n\n".join(f"### {name}\n\n{'word ' * (n - 4)}" for name, n in zip("ABCDEF", tokens, strict=False))
+        nodes = chunk_document(make_doc(f"# T\n\n{around}## P\n\n{text}"), ChunkSettings())
         assert all(count_tokens(node.text) <= 512 for node in nodes)
         return ["".join(letter for letter in "ABCDEF" if f"# {letter}\n" in node.text) for node in nodes]
 
-    assert parts(60, 60, 300, 60, 60) == ["AB", "C", "DE"]
-    assert parts(60, 300) == ["A", "B"]
-    assert parts(20, 300, 20, 300, 20) == ["AB", "CDE"]
-    assert parts(60, 120, 300) == ["AB", "C"]
-    assert parts(*[40] * 6) == ["ABC", "DEF"]
+    part = f"## O\n\n{LONG}\n\n"
+    assert parts(60, 60, 200, 60, 60, around=part)[-3:] == ["AB", "C", "DE"]
+    assert parts(60, 300, around=part)[-2:] == ["A", "B"]
+    assert parts(20, 200, 20, 200, 20, around=part)[-2:] == ["AB", "CDE"]
+    assert parts(60, 120, 200, around=part)[-2:] == ["AB", "C"]
+    assert parts(*[40] * 6, around=part)[-2:] == ["ABC", "DEF"]
+    # What does not fit into one node, and a whole document, is about several things.
+    assert parts(60, 60, 300, 60, 60, around=part)[-5:] == ["A", "B", "C", "D", "E"]
+    assert parts(60, 60, 60) == ["A", "B", "C"]
+    assert parts(30, 30, 300, 10, 300, 30, around=part)[-4:] == ["AB", "C", "DE", "F"]
     assert parts(300, 500, 500) == ["A", "B", "C"]
+
+
+def test_leaves_keep_to_the_sections_of_their_node_and_have_their_paths(make_doc):
+    text = f"# T\n\n## 1. O\n\n{LONG}\n\n## 6.2. Cruce\n\n### 6.2.1. Presencia\n\nSí.\n\n### 6.2.2. Número\n\nDos.\n"
+    node = chunk_document(make_doc(text, title="T"), ChunkSettings())[-1]
+    leaves = leaves_of(node, ChunkSettings())
+    assert [(leaf.metadata["section"], leaf.text.split("\n")[-1]) for leaf in leaves] == [
+        ("6.2. Cruce > 6.2.1. Presencia", "Sí."), ("6.2. Cruce > 6.2.2. Número", "Dos."),
+    ]  # fmt: skip
+    assert all(leaf.text == text[leaf.start_char_idx : leaf.end_char_idx] for leaf in leaves)
+    for foreign in ("a", [1, 2], [["x", 1]], [[3]], {"a": 1}, [[9, "Later"]], [[99_999, "Behind"]]):
+        node.metadata["section_starts"] = foreign
+        assert "".join("".join(leaf.text.split()) for leaf in leaves_of(node, ChunkSettings())) == "".join(
+            node.text.split()
+        )
 
 
 def test_the_end_of_a_long_section_is_not_left_alone(make_doc):

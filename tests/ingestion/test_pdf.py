@@ -92,9 +92,11 @@ def test_pages_have_spans_and_nodes_know_page_and_section(read_one):
     assert [page.number for page in doc.pages] == [1, 2, 3]
     texts = [doc.text[page.start : page.end] for page in doc.pages]
     assert texts == ["\n\n".join(PAGES[0]), "", "\n\n".join(PAGES[2])]
-    nodes = chunk_document(doc, ChunkSettings())
-    assert [(node.metadata["page"], node.metadata["section_number"]) for node in nodes] == [(1, "6.2.1"), (3, "6.2.2")]
-    assert all(node.text == doc.text[node.start_char_idx : node.end_char_idx] for node in nodes)
+    (node,) = chunk_document(doc, ChunkSettings())
+    assert (node.metadata["page"], node.metadata["section_number"]) == (1, ["6.2.1", "6.2.2"])
+    assert [node.text[at:][:5] for at, _ in node.metadata["section_starts"]] == ["6.2.1", "6.2.2"]
+    assert node.metadata["page_numbers"] == [1, 2, 3]
+    assert node.text == doc.text[node.start_char_idx : node.end_char_idx]
 
 
 def test_headings_rank_by_size_and_number_and_running_heads_and_feet_are_left_out(read_one):
