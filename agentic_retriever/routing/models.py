@@ -21,7 +21,7 @@ from agentic_retriever.llm.prompts import index_choice_prompt, strategy_choice_p
 from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier, Profiles, Vector
 from agentic_retriever.routing.selector import StrategySelector
 from agentic_retriever.routing.signals import checked_share
-from agentic_retriever.schema import NO_LIMITS, Budget, Degradation, Selection, StrategyCard, TierUsage
+from agentic_retriever.schema import NO_LIMITS, Budget, Degradation, Selection, Strategy, StrategyCard, TierUsage
 
 _Described = list[tuple[str, list[str]]]
 
@@ -29,9 +29,7 @@ DEFAULT_ESCALATION_MARGIN: Final = 0.2  # lead in probability of the first index
 # Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39.
 DEFAULT_MIN_CONFIDENCE: Final = 0.35
 
-# Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is; of
-# one that says it is certain, as models do too often; and of one without a confidence.
-LEAST_WEIGHT: Final = 0.51
+# Weight of a model's choice that says it is certain, as models do too often; and of one without a confidence.
 MOST_WEIGHT: Final = 0.95
 UNSTATED_WEIGHT: Final = 0.75
 
@@ -99,6 +97,7 @@ class _ModelChoice:
 
     mode = "llm"
     index_margin = 0.0
+    least = 0.0  # probability of what comes first below which the order of reliability decides
 
     def __init__(
         self, client: ModelClient, boundary: Callable[[], str], prompt: Callable[..., str], *, step: str
@@ -116,7 +115,7 @@ class _ModelChoice:
         choice, failure, spent = self._ask([name for name, _ in described], prompt, allowance)
         base = replace(base, spent=(*base.spent, *spent))
         if choice is not None:
-            return join_choice(base, choice, second=self.index_margin)
+            return join_choice(base, choice, second=self.index_margin, least=self.least)
         lost = Degradation(step=self._step, reason=failure, fallback=base.mode)
         return replace(base, degraded=(*base.degraded, lost))
 
@@ -179,8 +178,11 @@ class LLMClassifier(_ModelChoice):
 class LLMSelector(_ModelChoice):
     """Asks a model for the strategy; at most one call a query, none where one strategy is offered.
 
-    ``fallback`` decides first by the signals of the query, otherwise as :class:`LLMClassifier`.
+    ``fallback`` decides first by the signals of the query, otherwise as :class:`LLMClassifier`. Where both together
+    leave the first strategy below ``least``, the most reliable one is taken, and the reason says so.
     """
+
+    least = DEFAULT_MIN_CONFIDENCE
 
     def __init__(
         self,
@@ -211,33 +213,42 @@ class LLMSelector(_ModelChoice):
         return self._decide(base, query, list(described.items()), allowance)
 
 
-def join_choice(base: Selection, choice: Choice, *, second: float) -> Selection:
+def join_choice(base: Selection, choice: Choice, *, second: float, least: float = 0.0) -> Selection:
     """Join what a model chose with the decision that the evidence alone came to.
 
     Both are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's
-    stated confidence, clipped to ``[LEAST_WEIGHT, MOST_WEIGHT]``, or with ``UNSTATED_WEIGHT``; the rest is left to the
-    probabilities of the evidence. The choice always comes first, and every candidate keeps a probability. The weights
-    are conventions, not measurements. With a lead of less than ``second`` the next one is named, too.
+    stated confidence, ``MOST_WEIGHT`` at most, or with ``UNSTATED_WEIGHT``; the rest is left to the probabilities of
+    the evidence, so that a doubtful model does not overrule clear evidence. What is the likeliest then comes first,
+    unless that is below ``least``: then the strategy that is declared the most reliable. The weights are conventions,
+    not measurements. With a lead of less than ``second`` the next one is named, too.
     """
-    weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(LEAST_WEIGHT, choice.confidence))
+    weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(0.0, choice.confidence))
     shares = {name: (1.0 - weight) * share for name, share in _distribution(base.scores).items()}
     shares[choice.name] = shares.get(choice.name, 0.0) + weight
-    ranked = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    ranked = dict(sorted(shares.items(), key=lambda item: (-item[1], item[0] != choice.name)))
     order = list(ranked)
-    margin = ranked[order[0]] - ranked[order[1]]
+    is_doubtful = ranked[order[0]] < least
+    if is_doubtful:  # together they hardly know more than chance
+        order.sort(key=lambda name: Strategy(name).reliability)
+        ranked = {name: ranked[name] for name in order}
+    margin = max(0.0, ranked[order[0]] - ranked[order[1]])
     # Evidence gives no share at all to an index without nodes.
     too = margin < second and base.scores.get(order[1], 0.0) > 0
     unsure = choice.confidence is not None and choice.confidence < 0.5
     stated = "" if choice.confidence is None else f" with confidence {choice.confidence:.2f}"
-    said = f": {choice.reason}" if choice.reason else ""
+    reason = f"the model chose it{stated}{f': {choice.reason}' if choice.reason else ''}"
+    if is_doubtful or order[0] != choice.name:
+        likeliest = f"nothing is likelier than {max(ranked.values()):.2f}, so the order of reliability decides"
+        outweighed = f"the evidence outweighs it: {base.reason}"
+        reason = f"the model chose {choice.name!r}{stated}; {likeliest if is_doubtful else outweighed}"
     return replace(
         base,
-        name=choice.name,
+        name=order[0],
         names=tuple(order[: 2 if too else 1]),
-        confidence=ranked[choice.name],
+        confidence=ranked[order[0]],
         scores=ranked,
         margin=margin,
-        reason=f"the model chose it{stated}{said}",
+        reason=reason,
         mode="llm",
         # Where the evidence finds nothing fitting, a model that is more doubtful than not does not overrule it.
         abstained=base.abstained and unsure,

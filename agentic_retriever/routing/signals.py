@@ -258,7 +258,7 @@ def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
         worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
-    has_names = len(read.tables) == 1 and not raw.isupper()
+    has_names = len(read.tables) == 1 and read.tables[0].language != "de" and not raw.isupper()  # its nouns have capitals
     count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if has_names else 0
     written = {
         "several_names": SECOND_NAME * (count >= 2) + THIRD_NAME * (count >= 3),
@@ -309,9 +309,10 @@ def assess_complexity(query: str) -> tuple[Complexity, float]:
 
     The score adds up: 0.3 for each complex pattern, 0.15 for each strong and 0.08 for each medium keyword, up to 0.3 by
     the weights of the cues of a question in several steps (``hop_cues``), up to 0.2 for length, 0.15 for several
-    questions, 0.05 for each conjunction up to 0.15, less 0.1 for a simple pattern. The verdict is that of the first
-    check that applies: complex patterns, strong keywords, cues of several steps that weigh 0.3 together, simple
-    patterns, more than 150 characters that are no list, several questions, three conjunctions; else it is simple.
+    questions, 0.05 for each conjunction up to 0.15, less 0.1 for each simple pattern. The verdict is that of the first
+    check that applies: complex patterns, strong keywords, cues of several steps that weigh 0.3 together, a simple
+    pattern that opens the question, more than 150 characters that are no list, several questions, three conjunctions;
+    else it is simple.
     """
     return _assessment(query)[:2]
 
@@ -334,7 +335,7 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     hops = hop_cues(query, read)
     # Rounded, for sums of hundredths must reach their limit exactly.
     hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
-    simple = any(table.found_patterns("simple_patterns", text) for table in tables)
+    simple = {match[0].strip(): match.start() == 0 for t in tables for match in t.found_patterns("simple_patterns", text)}
     questions = question_count(text, tables)
     conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
     items = [item.strip() for item in _ITEM_END.split(examined(query)) if item.strip()]
@@ -348,14 +349,15 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
         + MAX_LENGTH_SCORE * min(1.0, chars / FULL_LENGTH)
         + 0.15 * (questions > 1)
         + 0.05 * min(conjunctions, MAX_CONJUNCTIONS)
-        - 0.1 * simple
+        - 0.1 * len(simple)
     )
     much = too_long or questions > 1 or conjunctions >= MAX_CONJUNCTIONS
-    is_complex = patterns or strong or hop_score >= MAX_HOPS or (much and not simple)
+    is_complex = patterns or strong or hop_score >= MAX_HOPS or (much and not any(simple.values()))
     reasons = [f"complex_pattern: {_cut(words)}" for words in patterns]
     reasons += [*(f"strong_keyword: {word}" for word in strong), *hops, *(f"medium_keyword: {word}" for word in medium)]
     tellings = {
-        "simple_pattern": simple,
+        f"simple_patterns: {len(simple)}": len(simple) > 1,
+        "simple_pattern": len(simple) == 1,
         f"more_than_{LONG}_characters": too_long,
         f"several_questions: {questions}": questions > 1,
         f"conjunctions: {conjunctions}": conjunctions,

@@ -27,8 +27,8 @@ def test_every_packaged_table_is_sound():
         ("¿Cuánto cuesta la homologación de un coche usado?", ["es"]),
         ("ค่าธรรมเนียมการโอนที่ดินเท่าไร", ["th"]),
         # A language without table gets all; nothing in ASCII can hold words of scripts without spaces.
-        *((query, ["en", "es", "th"]) for query in ("Сколько стоит перевод?", "これは何ですか", "42 €")),
-        *((query, ["en", "es"]) for query in ("", "42", "x-17")),
+        *((query, ["de", "en", "es", "th"]) for query in ("Сколько стоит перевод?", "これは何ですか", "42 €")),
+        *((query, ["de", "en", "es"]) for query in ("", "42", "x-17")),
     ],
 )
 def test_a_query_gets_the_tables_of_its_language(query, languages):
@@ -117,7 +117,7 @@ def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
     assert not table.matches("overview", "resume")
     assert routing.query_features("Les congés entre 5 et 10 jours du personnel", None, 0.0)["range"] == 1.0
     assert [table.language for table in signals.read_query("What is the difference between the two?").tables] == ["en"]
-    assert signals.table_languages() == ("en", "es", "fr", "th")
+    assert signals.table_languages() == ("de", "en", "es", "fr", "th")
     routing.register_language("fr", signals={"overview": ["résumé"]})
     assert not signals.load_table("fr").matches("comparison", "differences")
     assert signals.load_table("fr").matches("overview", "un resume")
@@ -255,6 +255,41 @@ STORY = (
 IN_STEPS = "who is the owner of the yacht painted by Ada or the sloop sailed by Charles"
 
 
+COMPLEX_KINDS = [  # whether, should, what if, in case, sums up two, integrates, interprets, consequences, why, explain why
+    "¿Es recomendable cambiar la caldera?", "¿Debería avisar al casero?", "¿Qué pasaría si se rompe la bomba?",
+    "En caso de que falte un recibo", "Resume la parte del agua y la de la luz", "Integra los dos avisos",
+    "Interpreta la cláusula de salida", "Consecuencias de pagar tarde", "¿Por qué cierran en enero?",
+    "Explica el porqué del recargo",
+    "Is it advisable to bleed the radiator?", "Should I tell the landlord?", "What would happen if the pump broke?",
+    "In the event that a receipt is lost", "Summarise the part on water and the one on light", "Integrate both notes",
+    "Interpret the exit clause", "Consequences of paying late", "Why do they close in winter?", "Explain why it costs more",
+    "ควรเปลี่ยนหม้อน้ำหรือไม่", "ควรบอกเจ้าของบ้านไหม", "จะเกิดอะไรขึ้นถ้าปั๊มเสีย", "ในกรณีที่ใบเสร็จหาย",
+    "สรุปเรื่องน้ำและเรื่องไฟ", "บูรณาการประกาศสองฉบับ", "ตีความเงื่อนไขการออก", "ผลที่ตามมาของการจ่ายช้า", "ทำไมปิดเดือนมกราคม",
+    "อธิบายสาเหตุที่แพงขึ้น",
+    "Ist es ratsam, die Heizung zu entlüften?", "Sollte ich den Vermieter fragen?",
+    "Was würde passieren, wenn die Pumpe ausfällt?", "Warum ist im Januar zu?", "Folgen der späten Zahlung",
+]  # fmt: skip
+SIMPLE_KINDS = [
+    "Lista de recibos", "Enumera los avisos", "Requisitos para el carné", "¿Qué necesito para salir?", "Artículo 5",
+    "Punto 3", "list of receipts", "Requirements for a permit", "What do I need to leave?", "Article 5", "Point 3",
+    "รายการใบเสร็จ", "คุณสมบัติสำหรับผู้เช่า", "ต้องใช้อะไรบ้าง", "มาตรา 5", "ข้อ ๓", "Liste der Belege",
+    "Voraussetzungen für den Ausweis", "Was brauche ich zum Auszug?", "Artikel 5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("query", COMPLEX_KINDS)
+def test_kinds_of_complex_questions(query):
+    verdict, score = routing.assess_complexity(query)
+    assert verdict is Complexity.COMPLEX
+    assert score > 0.2
+
+
+@pytest.mark.parametrize("query", SIMPLE_KINDS)
+def test_kinds_of_simple_questions_and_several_patterns_of_them_take_off(query):
+    assert routing.assess_complexity(query)[0] is Complexity.SIMPLE
+    assert "simple_pattern" in routing.complexity_reasons(query)
+
+
 @pytest.mark.parametrize("query", COMPLEX + SIMPLE)
 def test_complex_and_simple(query):
     verdict, score = routing.assess_complexity(query)
@@ -307,6 +342,8 @@ HEAVY = (
         pytest.param("evaluate boilers", 0.15 + 0.2 * 16 / 300, id="a strong keyword"),
         pytest.param("when did Ada meet Charles", 0.17 + 0.2 * 25 / 300, id="names, that is a cue of several steps"),
         pytest.param("What is salt?", 0.0, id="a simple pattern takes off, and never below zero"),
+        pytest.param("evaluate the list of articles of article 5", 0.15 + 0.2 * 42 / 300 - 0.1, id="inside a question"),
+        pytest.param("evaluar requisitos para el punto 3", 0.15 + 0.2 * 34 / 300 - 0.2, id="two simple patterns"),
         pytest.param(HEAVY, 1.0, id="clipped"),
         pytest.param(IN_STEPS, 0.3 + 0.05 + 0.2 * len(IN_STEPS) / 300, id="cues add no more than a complex pattern"),
     ],
@@ -402,8 +439,9 @@ def test_cue_weights_are_those_of_the_table_and_capitals_tell_nothing_without_on
     assert cues_of(words)["long"] == pytest.approx(long.weight)
     assert cues_of(f"{words} {words}")["long"] == pytest.approx(3 * long.weight)
     german = "Welche Versicherung brauche ich für meinen Hund, wenn die Nachbarin mit ihm spazieren geht?"
-    assert len(signals.read_query(german).tables) > 1
-    assert "several_names" not in cues_of(german)
+    italian = "Che assicurazione serve per il mio Cane, se va a spasso con la Vicina di Casa?"
+    assert len(signals.read_query(italian).tables) > 1
+    assert not {"several_names"} & {*cues_of(german), *cues_of(italian)}
 
 
 @settings(max_examples=200, deadline=None)
