@@ -56,6 +56,9 @@ def bench(
     ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Measure LlamaIndex's retrievers, too.")] = False,
     answers: Annotated[bool, typer.Option("--answers", help="Answer the questions, too, and measure that.")] = False,
+    intents: Annotated[
+        bool, typer.Option("--intents", help="Ask questions of every intent, made of the documents themselves.")
+    ] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Keep the indexes in this folder, for the next run.")
     ] = None,
@@ -68,7 +71,7 @@ def bench(
     named = None if strategies is None else tuple(name.strip() for name in strategies.split(",") if name.strip())
     asked = BenchOptions(
         strategies=named, mode=mode.replace("-", "_"), vectors=vectors, views=views, limit=limit, depth=depth,
-        seed=seed, baseline=baseline, peers=peers, answers=answers,
+        seed=seed, baseline=baseline, peers=peers, answers=answers, intents=intents,
     )  # fmt: skip
     console, config = Console(), load_config(ctx.obj)
     with _folder(keep, json_file or html_file) as folder, ExitStack() as stack:

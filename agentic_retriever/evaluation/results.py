@@ -5,13 +5,15 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import Self
 
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation import measures
@@ -48,6 +50,8 @@ class BenchOptions(Record):
     baseline: str | None = None  # The row that the others are tested against; None takes vector, else the first
     peers: bool = False
     answers: bool = False
+    intents: bool = False  # Ask questions of every intent, made of the documents
+    gate: bool = False  # Measure what the gate needs, too
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -60,6 +64,10 @@ class BenchOptions(Record):
                 raise EvaluationError(unknown_name("strategy", name, known))
         if self.strategies is not None and not self.strategies:
             raise EvaluationError("strategies names none; leave it out for all")
+        if self.intents and self.vectors is not None:
+            raise EvaluationError(
+                "intents are asked of changed documents, so given vectors are not theirs; leave one out"
+            )
         if self.mode == ROUND_ROBIN and (self.peers or AUTO in (self.strategies or ())):
             raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
 
@@ -232,6 +240,83 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntentQuality(Record):
+    """Means of nDCG@10 by intent: of every strategy and of the router's own choice."""
+
+    counts: Mapping[str, int]  # questions by intent
+    means: Mapping[str, Mapping[str, float]]  # by row and intent
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], queries: Mapping[str, LabelledQuery]) -> Self | None:
+        """Take the means of rows that were asked every question; ``None`` where no question has an intent."""
+        by_intent: dict[str, list[str]] = {}
+        for query_id, query in queries.items():
+            by_intent.setdefault(query.intent, []).append(query_id)
+        by_intent.pop("", None)
+        means = {
+            row.name: {
+                intent: float(np.mean([row.quality[one][_QUALITY] for one in ids])) for intent, ids in by_intent.items()
+            }
+            for row in rows
+            if not row.peer
+        }
+        return cls(counts={intent: len(ids) for intent, ids in by_intent.items()}, means=means) if by_intent else None
+
+    @classmethod
+    def merged(cls, several: Sequence[Self]) -> Self:
+        """Return the means over the data sets that have an intent, for the rows that are in all."""
+        counts = sum((Counter(one.counts) for one in several), Counter[str]())
+        names = [name for name in several[0].means if all(name in one.means for one in several)]
+        held = {intent: [one for one in several if intent in one.counts] for intent in counts}
+        means = {
+            name: {intent: float(np.mean([one.means[name][intent] for one in held[intent]])) for intent in counts}
+            for name in names
+        }
+        return cls(counts=dict(counts), means=means)
+
+    def mean(self, row: str) -> float:
+        """Return the mean of a row, each intent counting the same."""
+        return float(np.mean(list(self.means[row].values())))
+
+    @property
+    def fixed(self) -> list[str]:
+        return [name for name in self.means if name not in {AUTO, ORACLE}]
+
+    @property
+    def best_fixed(self) -> str:
+        return max(self.fixed, key=self.mean)
+
+    @property
+    def oracle(self) -> dict[str, str]:
+        """The best strategy of each intent."""
+        return {intent: max(self.fixed, key=lambda name: self.means[name][intent]) for intent in self.counts}
+
+    @property
+    def oracle_mean(self) -> float:
+        return float(np.mean([self.means[name][intent] for intent, name in self.oracle.items()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        best = {"best_fixed": self.best_fixed, "oracle_by_intent": self.oracle, "oracle_mean": self.oracle_mean}
+        return {**Record.to_dict(self), "mean": {name: self.mean(name) for name in self.means}, **best}
+
+    def table(self, title: str) -> Section:
+        figures = [[*self.means[name].values(), self.mean(name)] for name in self.means]
+        cells = measures.best_marked(figures, [name != ORACLE for name in self.means])
+        rows: list[list[object]] = [[name, *found] for name, found in zip(self.means, cells, strict=True)]
+        best = [figure_text(self.means[name][intent]) for intent, name in self.oracle.items()]
+        rows.append(["best by intent", *best, figure_text(self.oracle_mean)])
+        lines = [", ".join(f"{intent}: {name}" for intent, name in self.oracle.items())]
+        if AUTO in self.means:
+            auto, fixed = self.mean(AUTO), self.mean(self.best_fixed)
+            of = measures.share_text(auto / self.oracle_mean if self.oracle_mean else None)
+            lines.append(
+                f"auto is {auto - fixed:+.3f} from the best fixed ({self.best_fixed}), {of} of the best by intent"
+            )
+        headers = ["row", *(f"{intent} ({count})" for intent, count in self.counts.items()), "mean"]
+        return Section(title, headers, rows, lines=lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerMeasures(Record):
     means: Mapping[str, float]
     counts: Mapping[str, int]
@@ -291,6 +376,7 @@ class TargetResult(Record):
     notes: tuple[str, ...]
     seconds: float
     memory_mb: Mapping[str, float | None]
+    intents: IntentQuality | None = None  # None where no question says its intent, and in round robin
 
     def to_dict(self) -> dict[str, Any]:
         elsewhere = {"target", "facts", "pseudo", "rows", "queries", "embedding_ms"}
@@ -314,6 +400,8 @@ class TargetResult(Record):
 
     def tables(self) -> list[Section]:
         sections = [self._quality()]
+        if self.intents is not None:
+            sections.append(self.intents.table(f"{self.target} by intent, {_QUALITY}"))
         if self.answers is not None:
             sections.append(self.answers.table())
         if self.routing is not None:
@@ -433,6 +521,9 @@ class Benchmark(Record):
             rows = [[name, *figures] for name, figures in zip(means, cells, strict=True)]
             lines = [] if choice is None else [choice.sentence()]
             sections.append(Section("mean over the data sets", ["row", *MEASURES], rows, lines=lines))
+        by_intent = [one.intents for one in self.results.values() if one.intents is not None]
+        if len(by_intent) > 1:
+            sections.append(IntentQuality.merged(by_intent).table(f"mean over the data sets by intent, {_QUALITY}"))
         return sections + ([] if self.stage_one is None else self.stage_one.stage_one_tables())
 
     def to_dict(self) -> dict[str, Any]:
@@ -442,6 +533,7 @@ class Benchmark(Record):
         the same questions, settings and seed give the same values.
         """
         choice = self.choice()
+        by_intent = [one.intents for one in self.results.values() if one.intents is not None]
         told = Record.to_dict(self)
         return {
             "format": FORMAT,
@@ -451,6 +543,7 @@ class Benchmark(Record):
             "settings": {name: value for name, value in self.settings.items() if name != "data_dir"},
             "means": self.means(),
             "choice": None if choice is None else choice.to_dict(),
+            "intents": IntentQuality.merged(by_intent).to_dict() if by_intent else None,
         }
 
     def to_json(self, path: Path | None = None) -> str:
