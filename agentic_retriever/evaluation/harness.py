@@ -42,7 +42,7 @@ from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS
-from agentic_retriever.schema import Answer, ConfidenceLevel, View
+from agentic_retriever.schema import Answer, ConfidenceLevel, Strategy, View
 from agentic_retriever.threads import usable_cores
 
 _UNSAFE: Final = re.compile(r"[^\w.-]")
@@ -233,7 +233,7 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         rows=rows,
         against=results.against_baseline(rows, options.baseline, seed=options.seed) if every else None,
         routing=results.routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
-        answers=measure_answers(target, run, seed=options.seed) if options.answers else None,
+        answers=measure_answers(target, run, options) if options.answers or options.gate else None,
         queries={query.query_id: query for query in queries},
         embedding_ms=target.asked.embedding_ms,
         not_served=not_served,
@@ -459,7 +459,7 @@ _BY_MODEL: Final = {"faithfulness": "faithful", "context_precision": "context_pr
 _NO_JUDGE: Final = "no language model is configured, so faithfulness and context precision were not judged"
 
 
-def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMeasures:
+def measure_answers(target: _Target, run: Run, options: BenchOptions) -> results.AnswerMeasures:
     router, index, queries = target.router, target.index, [*target.asked.queries, *target.unanswerable]
     client = router.resources.model
     judge = None if client is None else Judge(client)
@@ -486,7 +486,7 @@ def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMe
     return results.AnswerMeasures(
         means={name: float(np.mean(found)) for name, found in values.items()},
         counts={name: len(found) for name, found in values.items()},
-        intervals={name: measures.bootstrap_interval(found, seed=seed) for name, found in values.items()},
+        intervals={name: measures.bootstrap_interval(found, seed=options.seed) for name, found in values.items()},
         judged_by={name: known[name] for name in [*values, "abstention"]},
         abstention=measures.Abstention(
             asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
@@ -494,7 +494,21 @@ def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMe
         reliability=measures.measure_reliability(sure, right, bins=10) if cited else None,
         records=records,
         notes=() if judge is not None else (_NO_JUDGE,),
+        baseline_tokens=_baseline_tokens(target, run, options.baseline) if options.gate and judge is not None else None,
     )
+
+
+def _baseline_tokens(target: _Target, run: Run, baseline: str | None) -> int:
+    """Ask the questions once more with one strategy for all; return what that took."""
+    queries, strategy = [*target.asked.queries, *target.unanswerable], baseline or Strategy.VECTOR.value
+    records = run.ask(
+        (ANSWER, strategy),
+        queries,
+        lambda query: target.router.query(query.text, index=target.index, strategy=strategy),
+        lambda _, answer: {} if answer is None else peers.spent(answer),
+        what=f"answers by {strategy}, {target.index}",
+    )
+    return sum(record.get("tokens") or 0 for record in records.values())
 
 
 def _answer_facts(answer: Answer, spans: Sequence[measures.Span] = ()) -> dict[str, Any]:

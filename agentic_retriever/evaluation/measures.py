@@ -63,18 +63,14 @@ class Span(NamedTuple):
         return shared > 0 and (shared >= min(_OVERLAP, self.end - self.start) or 2 * shared >= end - start)
 
 
-def fold_to_spans(passages: Iterable[tuple[str | None, int | None, int | None]], spans: Sequence[Span]) -> list[str]:
-    """Rank spans by the first passage that finds them; one that finds nothing new takes a place of its own."""
+def fold_to_spans(nodes: Iterable[NodeWithScore], spans: Sequence[Span]) -> list[str]:
+    """Rank spans by the first node that finds them; a node that finds nothing new takes a place of its own."""
     ranked: list[str] = []
-    for at, passage in enumerate(passages):
-        new = [one.name for one in spans if one.is_found_by(*passage) and one.name not in ranked]
-        ranked += new or [f"{passage[0]} ({at + 1})"]
+    for at, node in enumerate((one.node for one in nodes), start=1):
+        place = node.ref_doc_id, getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+        new = [span.name for span in spans if span.is_found_by(*place) and span.name not in ranked]
+        ranked += new or [f"{place[0]} ({at})"]
     return ranked
-
-
-def passage_of(found: NodeWithScore) -> tuple[str | None, int | None, int | None]:
-    node = found.node
-    return node.ref_doc_id, getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
 
 
 def measure_rankings(

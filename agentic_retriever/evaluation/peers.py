@@ -32,7 +32,6 @@ from agentic_retriever.evaluation.measures import (
     fold_to_spans,
     measure_rankings,
     optional,
-    passage_of,
 )
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
@@ -188,8 +187,7 @@ class Contestant:
 
         def facts(query: LabelledQuery, found: Found | None) -> dict[str, Any]:
             nodes, more = found or ((), {})
-            spans = query.spans
-            ranked = fold_to_spans(map(passage_of, nodes), spans) if spans else fold_to_documents(nodes)
+            ranked = fold_to_spans(nodes, query.spans) if query.spans else fold_to_documents(nodes)
             return {**more, "docs": ranked, "nodes": len(nodes)}
 
         def opening(query: LabelledQuery) -> None:

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,12 +65,17 @@ class BenchOptions(Record):
                 raise EvaluationError(unknown_name("strategy", name, known))
         if self.strategies is not None and not self.strategies:
             raise EvaluationError("strategies names none; leave it out for all")
+        self._check_together()
+
+    def _check_together(self) -> None:
         if self.intents and self.vectors is not None:
             raise EvaluationError(
                 "intents are asked of changed documents, so given vectors are not theirs; leave one out"
             )
-        if self.mode == ROUND_ROBIN and (self.peers or AUTO in (self.strategies or ())):
-            raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
+        if self.mode == ROUND_ROBIN and (self.peers or self.gate or AUTO in (self.strategies or ())):
+            raise EvaluationError(
+                "round_robin asks each question once, of one strategy; auto, peers and the gate need mode all"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         # Of a path its last part: what is kept names no place of this machine.
@@ -326,6 +332,7 @@ class AnswerMeasures(Record):
     reliability: measures.Reliability | None  # None without an answer that cites something
     records: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
+    baseline_tokens: int | None = None  # of the same answers with the baseline pinned; None where it was not asked
 
     def to_dict(self) -> dict[str, Any]:
         told = Record.to_dict(self)
@@ -469,6 +476,71 @@ class TargetResult(Record):
         return Section(f"the {len(rows)} worst questions of {row.name}", headers, rows, names=7, detail=True)
 
 
+# The gate: what a version has to reach, from what was measured.
+
+_COMPARE: Final = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le}
+_MET: Final = {True: "yes", False: "NO", None: "not measured"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFigure(Record):
+    name: str
+    figure: float | None  # None where it cannot be measured
+    why: str  # what it was measured on, or why it was not
+    compare: str  # how the figure must stand to the target
+    target: float
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.figure is None else bool(_COMPARE[self.compare](self.figure, self.target))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**Record.to_dict(self), "met": self.met}
+
+
+def gate_figures(given: Sequence[TargetResult], stage_one: RoutingBenchmark | None) -> tuple[GateFigure, ...]:
+    """Hold the figures of a benchmark against what a version has to reach; what was not measured says why."""
+    answers = [one.answers for one in given if one.answers is not None]
+    way, first = next(iter(stage_one.stage_one.items())) if stage_one is not None else ("there is only one index", None)
+    same = [
+        one.rows[AUTO].records[query_id].get("strategy") == query.strategy.value
+        for one in given
+        for query_id, query in one.queries.items()
+        if query.strategy is not None and AUTO in one.rows
+    ]
+    records = [record for one in answers for record in one.records.values()]
+    if not records or any(record.get("llm_calls") for record in records):  # then at least of searching
+        records = [record for one in given if AUTO in one.rows for record in one.rows[AUTO].records.values()]
+    times = [float(record["ms"]) for record in records if not record.get("llm_calls")]
+    fixed = sum(one.baseline_tokens or 0 for one in answers)
+    spent = sum(record.get("tokens") or 0 for one in answers for record in one.records.values())
+    rows: list[tuple[str, float | None, str, str, float]] = [
+        ("stage-two agreement", _mean(same), f"{len(same)} questions that name a strategy", ">=", 0.85),
+        ("stage one, macro accuracy", None if first is None else first.outcomes.macro_accuracy, way, ">=", 0.96),
+        ("p95 ms without a model", measures.p50_p95(times)["p95"], f"{len(times)} without a model", "<", 400.0),
+        ("answer quality", *_answer_mean(answers, "answer_f1"), ">=", 0.80),
+        ("faithfulness", *_answer_mean(answers, "faithfulness"), ">=", 0.85),
+        ("citation recall", *_answer_mean(answers, "citation_recall"), ">", 0.90),
+        ("tokens / fixed baseline", spent / fixed if fixed else None, f"{spent:,} / {fixed:,} tokens", "<=", 1.2),
+    ]
+    return tuple(
+        GateFigure(name=name, figure=figure, why=why, compare=compare, target=target)
+        for name, figure, why, compare, target in rows
+    )
+
+
+def _answer_mean(answers: Sequence[AnswerMeasures], measure: str) -> tuple[float | None, str]:
+    counts = [one.counts.get(measure, 0) for one in answers]
+    means = [one.means.get(measure, 0.0) for one in answers]
+    judges = sorted({one.judged_by[measure] for one in answers if measure in one.judged_by})
+    told = f"{sum(counts)} answers{', ' if judges else ''}{', '.join(judges)}"
+    return (float(np.average(means, weights=counts)) if sum(counts) else None), f"{measure}, {told}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark(Record):
     """What a benchmark measured; Jupyter draws its tables.
@@ -502,6 +574,11 @@ class Benchmark(Record):
             if all(name in one.rows for one in results)
         }
 
+    @property
+    def gate(self) -> tuple[GateFigure, ...]:
+        """What a version has to reach, where that was asked for."""
+        return gate_figures(list(self.results.values()), self.stage_one) if self.options.gate else ()
+
     def choice(self) -> MeanChoice | None:
         """Hold ``auto`` against the best fixed strategy and the oracle, by their means over the targets."""
         peers = {name for result in self.results.values() for name, row in result.rows.items() if row.peer}
@@ -524,6 +601,12 @@ class Benchmark(Record):
         by_intent = [one.intents for one in self.results.values() if one.intents is not None]
         if len(by_intent) > 1:
             sections.append(IntentQuality.merged(by_intent).table(f"mean over the data sets by intent, {_QUALITY}"))
+        if self.gate:
+            rows = [
+                [one.name, one.why, figure_text(one.figure), f"{one.compare} {one.target:g}", _MET[one.met]]
+                for one in self.gate
+            ]
+            sections.append(Section("gate", ["gate", "measured on", "figure", "target", "met"], rows, names=2))
         return sections + ([] if self.stage_one is None else self.stage_one.stage_one_tables())
 
     def to_dict(self) -> dict[str, Any]:
@@ -544,6 +627,7 @@ class Benchmark(Record):
             "means": self.means(),
             "choice": None if choice is None else choice.to_dict(),
             "intents": IntentQuality.merged(by_intent).to_dict() if by_intent else None,
+            "gate": [figure.to_dict() for figure in self.gate],
         }
 
     def to_json(self, path: Path | None = None) -> str:
