@@ -37,7 +37,13 @@ Seed = Annotated[int, typer.Option("--seed", help="For whatever is drawn by chan
 @reported
 def bench(
     ctx: typer.Context,
-    datasets: Datasets,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DATASET...",
+            help="BEIR folders, folders of documents, .jsonl files of questions, indexes; or sample.",
+        ),
+    ] = None,
     strategies: Annotated[
         str | None, typer.Option("--strategies", help="Names with commas between, auto included; all by default.")
     ] = None,
@@ -56,6 +62,12 @@ def bench(
     ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Measure LlamaIndex's retrievers, too.")] = False,
     answers: Annotated[bool, typer.Option("--answers", help="Answer the questions, too, and measure that.")] = False,
+    intents: Annotated[
+        bool, typer.Option("--intents", help="Ask questions of every intent, made of the documents themselves.")
+    ] = False,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Hold answers and routing against targets, of the sample if none is named.")
+    ] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", help="Keep the indexes in this folder, for the next run.")
     ] = None,
@@ -68,15 +80,16 @@ def bench(
     named = None if strategies is None else tuple(name.strip() for name in strategies.split(",") if name.strip())
     asked = BenchOptions(
         strategies=named, mode=mode.replace("-", "_"), vectors=vectors, views=views, limit=limit, depth=depth,
-        seed=seed, baseline=baseline, peers=peers, answers=answers,
+        seed=seed, baseline=baseline, peers=peers, answers=answers, intents=intents,
+        gate=gate,
     )  # fmt: skip
     console, config = Console(), load_config(ctx.obj)
     with _folder(keep, json_file or html_file) as folder, ExitStack() as stack:
         if folder is None:
             console.note("interrupted, this run cannot go on; with --json, --html or --keep it can")
         with shown_steps(console) as steps:
-            router = _opened(config, datasets, stack)
-            result = benchmark(router, *datasets, options=asked, folder=folder, watcher=steps)
+            given = datasets or (["sample"] if gate else [])
+            result = benchmark(_opened(config, given, stack), *given, options=asked, folder=folder, watcher=steps)
         if json_file is not None:
             result.to_json(json_file)
         if html_file is not None:
@@ -84,6 +97,8 @@ def bench(
     for target in result.results.values():
         _show(console, target.tables(), warnings=target.warnings, remarks=target.remarks)
     _show(console, result.tables_over_all())
+    if any(figure.met is False for figure in result.gate):
+        raise typer.Exit(1)
 
 
 @reported

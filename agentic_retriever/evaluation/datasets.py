@@ -7,6 +7,9 @@ A **questions file** is ``.jsonl`` with the fields ``query``, and as far as they
 ``index``, ``doc_ids``, ``strategy``, ``complexity``, ``answer`` and ``answerable``. The name ``sample`` stands for the
 questions that ship with the package.
 
+A folder with **gold spans** holds ``docs/`` and ``questions.jsonl`` with ``question``, ``doc`` (a file of ``docs/``),
+``start`` and ``end`` (characters of its text); several lines of one ``id`` are several spans of one question.
+
 A ``.json`` file is what LlamaIndex's ``EmbeddingQAFinetuneDataset`` saves: ``queries``, ``corpus``, ``relevant_docs``.
 """
 
@@ -25,7 +28,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, SourceError
+from agentic_retriever.evaluation.measures import Span
 from agentic_retriever.indices import Index
+from agentic_retriever.indices.profile import STRUCTURAL_FIELDS
 from agentic_retriever.ingestion import SkippedSource, SourceDocument, discover, read_source
 from agentic_retriever.ingestion.documents import MAX_SOURCE_BYTES, locate
 from agentic_retriever.ingestion.readers import json_lines, json_record
@@ -37,6 +42,7 @@ from agentic_retriever.text.sentences import central_sentences
 
 SAMPLE: Final = "sample"
 CORPUS, QUERIES, QRELS, ABOUT = "corpus.jsonl", "queries.jsonl", "qrels", "dataset.json"
+DOCS, QUESTIONS = "docs", "questions.jsonl"  # of a folder with gold spans
 FINETUNE_FIELDS: Final = ("queries", "corpus", "relevant_docs")
 MAX_LISTED: Final = 200  # problems of one kind in one file that are listed one by one; all are counted
 _MAX_DETAIL: Final = 200
@@ -158,6 +164,8 @@ class LabelledQuery:
     answer: str | None = None  # A right answer
     answerable: bool = True
     pseudo: bool = False  # made of a document itself
+    intent: str = ""  # what kind of thing it asks for, where that is known
+    spans: tuple[Span, ...] = ()  # what relevance judges by their names, instead of documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +177,7 @@ class Dataset:
     documents: tuple[SourceDocument, ...] = ()
     queries: tuple[LabelledQuery, ...] = ()
     problems: ProblemReport = field(default_factory=ProblemReport)
+    notes: tuple[str, ...] = ()
 
     @property
     def pseudo(self) -> bool:
@@ -187,10 +196,10 @@ class Dataset:
         for query in self.queries:
             if self.kind is DatasetKind.QUESTIONS and (query.index not in {None, index.name} or not query.answerable):
                 continue
-            for doc_id in query.relevance:
-                if doc_id not in held:
-                    log.add(ProblemKind.UNKNOWN_DOCUMENT, self.path, f"index {index.name} has no document {doc_id!r}")
-            relevance = {doc_id: grade for doc_id, grade in query.relevance.items() if doc_id in held}
+            document = {span.name: span.doc_id for span in query.spans}
+            relevance = {name: grade for name, grade in query.relevance.items() if document.get(name, name) in held}
+            for name in query.relevance.keys() - relevance.keys():
+                log.add(ProblemKind.UNKNOWN_DOCUMENT, self.path, f"index {index.name} has no document {name!r}")
             if any(grade > 0 for grade in relevance.values()):
                 kept.append(replace(query, relevance=relevance))
             else:
@@ -239,6 +248,8 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
     place = Path(path)
     if str(path) == SAMPLE and not place.exists():
         return _questions([index.questions for index in SAMPLE_INDEXES], name=SAMPLE, place=DATA / "questions")
+    if place.is_dir() and (place / QUESTIONS).is_file() and (place / DOCS).is_dir():
+        return _span_folder(place)
     if place.is_dir():
         return _beir_folder(place, with_corpus=with_corpus, split=split)
     if place.suffix.lower() == ".jsonl":
@@ -248,12 +259,22 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
         return finetune_dataset(data if isinstance(data, dict) else {}, place.stem, place)
     what = "is neither a folder nor a .jsonl or .json file" if place.exists() else "does not exist"
     raise EvaluationError(
-        f"{place} {what}; a data set is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv), a .jsonl file of "
-        f"questions, a .json file of an EmbeddingQAFinetuneDataset, or the word {SAMPLE}"
+        f"{place} {what}; a data set is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv), a folder with "
+        f"{DOCS}/ and {QUESTIONS}, a .jsonl file of questions, a .json file of an EmbeddingQAFinetuneDataset, or the "
+        f"word {SAMPLE}"
     )
 
 
 def resolve_source(source: object, live: AgenticRouter | None = None, *, seed: int = 0) -> Dataset:
+    """Return the data set that somebody means; one without questions gets pseudo-queries."""
+    found = find_source(source, live)
+    if found.queries:
+        return found
+    return pseudo_dataset(found.name, found.path, found.documents, seed=seed, problems=found.problems)
+
+
+def find_source(source: object, live: AgenticRouter | None = None) -> Dataset:
+    """Return the data set that somebody means; documents alone are one without questions."""
     if isinstance(source, Dataset):
         return source
     if not isinstance(source, (str, Path)):
@@ -264,23 +285,42 @@ def resolve_source(source: object, live: AgenticRouter | None = None, *, seed: i
             )
         return finetune_dataset(parts, "finetune", Path("(in memory)"))
     path = Path(source)
-    if path.is_dir() and not (path / QUERIES).exists():
-        problems = ProblemLog()
-        documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
-        return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems.report())
-    if path.is_dir() and not any((path / QRELS).glob("*.tsv")):
+    if path.is_dir() and not any((path / name).exists() for name in (QUERIES, QUESTIONS)):
+        return _documents_alone(path)
+    if (path / QUERIES).exists() and not any((path / QRELS).glob("*.tsv")):
         raise EvaluationError(
             f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
             f"documents alone, without {QUERIES}, or an index of them: pseudo-queries are made of it"
         )
     if live is not None and not path.exists() and str(source) in live.index_names():
         index = live.index(str(source))
-        texts = ((doc_id, index.source_text(doc_id)) for doc_id in index.doc_ids())
-        found = [plain_document(doc_id, text) for doc_id, text in texts if text]
-        if not found:
-            raise EvaluationError(f"index {index.name!r} has no source text to make questions of")
-        return pseudo_dataset(index.name, path, found, seed=seed)
+        return Dataset(name=index.name, path=path, kind=DatasetKind.BEIR, documents=_documents_of(index))
     return load_dataset(source)
+
+
+def _documents_of(index: Index) -> tuple[SourceDocument, ...]:
+    """Return the documents of an index whose text is known, with the metadata that all nodes of each share."""
+    shared: dict[str, dict[str, object]] = {}
+    for node in index.known_nodes():
+        held = {key: value for key, value in node.metadata.items() if key == "title" or key not in STRUCTURAL_FIELDS}
+        known = shared.setdefault(str(node.ref_doc_id), held)
+        shared[str(node.ref_doc_id)] = {key: value for key, value in known.items() if held.get(key) == value}
+    texts = ((doc_id, index.source_text(doc_id)) for doc_id in index.doc_ids())
+    found = []
+    for plain in (plain_document(doc_id, text) for doc_id, text in texts if text):
+        metadata = shared.get(plain.doc_id, {})
+        found.append(replace(plain, title=str(metadata.pop("title", "")), metadata=metadata))
+    if not found:
+        raise EvaluationError(f"index {index.name!r} has no source text to make questions of")
+    return tuple(found)
+
+
+def _documents_alone(path: Path) -> Dataset:
+    problems = ProblemLog()
+    documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
+    return Dataset(
+        name=path.resolve().name, path=path, kind=DatasetKind.BEIR, documents=documents, problems=problems.report()
+    )
 
 
 def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:
@@ -416,6 +456,41 @@ def read_json(path: Path, advice: str = "check the path and the file") -> Any:  
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as err:
         raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; {advice}") from err
+
+
+def _span_folder(folder: Path) -> Dataset:
+    """Read questions whose right answers are spans of documents: lookups that people asked."""
+    problems, name, path = ProblemLog(), folder.resolve().name, folder / QUESTIONS
+    documents = read_documents(folder / DOCS, problems)
+    lengths = {document.doc_id: len(document.text) for document in documents}
+    queries: dict[str, LabelledQuery] = {}
+    for line, record in _read_records(path, problems):
+        text, doc_id = record.get("question"), record.get("doc")
+        start, end = (_whole(record.get(key)) for key in ("start", "end"))
+        if not isinstance(text, str) or not text.strip() or start is None or end is None or not 0 <= start < end:
+            detail = "a question needs question, doc, and start below end, in characters of the document"
+            problems.add(ProblemKind.MISSING_FIELD, path, detail, line=line)
+        elif not isinstance(doc_id, str) or end > lengths.get(doc_id, -1):
+            detail = f"no document {str(doc_id)[:80]!r} of {end:,} characters is in {DOCS}/"
+            problems.add(ProblemKind.UNKNOWN_DOCUMENT, path, detail, line=line)
+        else:
+            query_id, language = _text_id(record.get("id")) or f"line-{line}", record.get("language")
+            known = queries.get(query_id)
+            spans = tuple(dict.fromkeys([*(known.spans if known else ()), Span(doc_id, start, end)]))
+            queries[query_id] = LabelledQuery(
+                query_id=query_id, text=known.text if known else text, index=name, intent="lookup", spans=spans,
+                relevance={span.name: 1 for span in spans}, language=language if isinstance(language, str) else "",
+            )  # fmt: skip
+    if not queries:
+        raise _empty(path, "question about a document", problems)
+    return Dataset(
+        name=name, path=folder, kind=DatasetKind.BEIR, documents=documents, queries=tuple(queries.values()),
+        problems=problems.report(),
+    )  # fmt: skip
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def finetune_dataset(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:
@@ -604,7 +679,7 @@ def pseudo_dataset(
     asked = tuple(sorted(queries, key=lambda query: query.query_id))
     return Dataset(
         name=name, path=path, kind=DatasetKind.BEIR, documents=tuple(changed), queries=asked,
-        problems=problems or ProblemReport(),
+        problems=problems or ProblemReport(), notes=(PSEUDO_NOTE.format(name=name, made=len(asked)),),
     )  # fmt: skip
 
 

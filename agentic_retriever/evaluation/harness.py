@@ -30,6 +30,7 @@ from agentic_retriever.embeddings import PackedVectors, embedding_name, query_ha
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation import datasets, material, measures, peers, results
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
+from agentic_retriever.evaluation.intents import intent_dataset
 from agentic_retriever.evaluation.material import SAMPLES, Vector
 from agentic_retriever.evaluation.measures import AUTO, ORACLE
 from agentic_retriever.evaluation.peers import Journal, Run, peer_contestants, router_contestant
@@ -41,7 +42,7 @@ from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS
-from agentic_retriever.schema import Answer, ConfidenceLevel, View
+from agentic_retriever.schema import Answer, ConfidenceLevel, Strategy, View
 from agentic_retriever.threads import usable_cores
 
 _UNSAFE: Final = re.compile(r"[^\w.-]")
@@ -124,7 +125,7 @@ def benchmark(
     measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     with ExitStack() as stack:
         live = router if isinstance(router, AgenticRouter) else None
-        given = [datasets.resolve_source(source, live, seed=chosen.seed) for source in sources]
+        given = [_given(source, live, chosen) for source in sources]
         datasets.check_names(given)
         if not given:
             raise EvaluationError("name a data set: a BEIR folder, a questions file, or the word sample")
@@ -142,6 +143,12 @@ def benchmark(
             timer=timer,
         )
         return _run(bench, given)
+
+
+def _given(source: object, live: AgenticRouter | None, options: BenchOptions) -> Dataset:
+    if options.intents:
+        return intent_dataset(datasets.find_source(source, live), seed=options.seed)
+    return datasets.resolve_source(source, live, seed=options.seed)
 
 
 def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> BenchOptions:
@@ -226,12 +233,15 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         rows=rows,
         against=results.against_baseline(rows, options.baseline, seed=options.seed) if every else None,
         routing=results.routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
-        answers=measure_answers(target, run, seed=options.seed) if options.answers else None,
+        answers=measure_answers(target, run, options) if options.answers or options.gate else None,
         queries={query.query_id: query for query in queries},
         embedding_ms=target.asked.embedding_ms,
         not_served=not_served,
         problems=target.problems,
-        notes=(datasets.PSEUDO_NOTE.format(name=dataset.name, made=len(dataset.queries)),) if dataset.pseudo else (),
+        notes=dataset.notes,
+        intents=results.IntentQuality.of(rows.values(), {query.query_id: query for query in queries})
+        if every
+        else None,
         seconds=bench.timer() - start,
         memory_mb=memory_mb(),
     )
@@ -290,7 +300,7 @@ def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
 
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
-    base, name = bench.embedding(), _safe(dataset.name)
+    base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if bench.options.intents else ''}")
     known = material.given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
     asked = material.with_vectors(
@@ -321,17 +331,24 @@ def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
 
 
 def _corpus(bench: _Bench, dataset: Dataset) -> Path:
-    """Return the file to index: the data set's own, or one that is written from its documents."""
-    own = dataset.path / "corpus.jsonl"
-    if own.is_file() and not dataset.pseudo:
-        return own
-    path = bench.folder / f"{_safe(dataset.name)}-corpus" / "corpus.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", errors="replace") as file:
-        for d in dataset.documents:
-            record: dict[str, Any] = {"_id": d.doc_id, "title": d.title, "text": d.text, "metadata": dict(d.metadata)}
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    return path
+    """Return what to index: the data set's own, or what is written from its documents."""
+    own = [path for path in (dataset.path / datasets.CORPUS, dataset.path / datasets.DOCS) if path.exists()]
+    if own and not dataset.pseudo:
+        return own[0]
+    folder = bench.folder / f"{_safe(dataset.name)}-corpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    records = []
+    for d in dataset.documents:
+        place = folder / d.doc_id
+        if d.kind in {"md", "txt"} and place.suffix and place.resolve().is_relative_to(folder.resolve()):
+            place.parent.mkdir(parents=True, exist_ok=True)  # so that it is read as what it is
+            place.write_text(d.text, encoding="utf-8", errors="replace")
+        else:
+            records.append({"_id": d.doc_id, "title": d.title, "text": d.text, "metadata": dict(d.metadata)})
+    if records:
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        (folder / datasets.CORPUS).write_text("".join(lines), encoding="utf-8", errors="replace")
+    return folder
 
 
 def _named(dataset: Dataset, router: AgenticRouter) -> list[str]:
@@ -442,13 +459,13 @@ _BY_MODEL: Final = {"faithfulness": "faithful", "context_precision": "context_pr
 _NO_JUDGE: Final = "no language model is configured, so faithfulness and context precision were not judged"
 
 
-def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMeasures:
+def measure_answers(target: _Target, run: Run, options: BenchOptions) -> results.AnswerMeasures:
     router, index, queries = target.router, target.index, [*target.asked.queries, *target.unanswerable]
     client = router.resources.model
     judge = None if client is None else Judge(client)
 
     def facts(query: LabelledQuery, answer: Answer | None) -> dict[str, Any]:
-        found = {"cited": [], "confidence": 0.0, **({} if answer is None else _answer_facts(answer))}
+        found = {"cited": [], "confidence": 0.0, **({} if answer is None else _answer_facts(answer, query.spans))}
         if judge is not None and answer is not None and answer.nodes:
             found |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
         return found
@@ -469,7 +486,7 @@ def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMe
     return results.AnswerMeasures(
         means={name: float(np.mean(found)) for name, found in values.items()},
         counts={name: len(found) for name, found in values.items()},
-        intervals={name: measures.bootstrap_interval(found, seed=seed) for name, found in values.items()},
+        intervals={name: measures.bootstrap_interval(found, seed=options.seed) for name, found in values.items()},
         judged_by={name: known[name] for name in [*values, "abstention"]},
         abstention=measures.Abstention(
             asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
@@ -477,13 +494,30 @@ def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMe
         reliability=measures.measure_reliability(sure, right, bins=10) if cited else None,
         records=records,
         notes=() if judge is not None else (_NO_JUDGE,),
+        baseline_tokens=_baseline_tokens(target, run, options.baseline) if options.gate and judge is not None else None,
     )
 
 
-def _answer_facts(answer: Answer) -> dict[str, Any]:
+def _baseline_tokens(target: _Target, run: Run, baseline: str | None) -> int:
+    """Ask the questions once more with one strategy for all; return what that took."""
+    queries, strategy = [*target.asked.queries, *target.unanswerable], baseline or Strategy.VECTOR.value
+    records = run.ask(
+        (ANSWER, strategy),
+        queries,
+        lambda query: target.router.query(query.text, index=target.index, strategy=strategy),
+        lambda _, answer: {} if answer is None else peers.spent(answer),
+        what=f"answers by {strategy}, {target.index}",
+    )
+    return sum(record.get("tokens") or 0 for record in records.values())
+
+
+def _answer_facts(answer: Answer, spans: Sequence[measures.Span] = ()) -> dict[str, Any]:
+    cited = [citation.doc_id for citation in answer.citations]
+    for at, one in enumerate(answer.citations if spans else ()):
+        cited[at] = next((span.name for span in spans if span.is_found_by(one.doc_id, one.start, one.end)), one.doc_id)
     return {
         "text": answer.text,
-        "cited": list(dict.fromkeys(citation.doc_id for citation in answer.citations)),
+        "cited": list(dict.fromkeys(cited)),
         "confidence": answer.confidence.score,
         "level": answer.confidence.level.value,
         "tier": answer.tier.value,

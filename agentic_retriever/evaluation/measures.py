@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ STAGES: Final = ("embedding", "routing", "retrieval", "rerank", "total")  # of a
 _EXACT_UP_TO: Final = 13
 _BLOCK: Final = 1_000
 _TOLERANCE: Final = 1e-12
+_OVERLAP: Final = 60  # characters
 
 
 def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
@@ -41,6 +42,35 @@ def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
         best[doc_id] = max(best.get(doc_id, -math.inf), -math.inf if node.score is None else float(node.score))
     # The sort is stable, so equals stay in the order in which a reader meets them.
     return sorted(best, key=lambda doc_id: -best[doc_id])
+
+
+class Span(NamedTuple):
+    """What a question wants: characters ``start`` to ``end`` of the source text of a document."""
+
+    doc_id: str
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.doc_id}[{self.start}:{self.end}]"
+
+    def is_found_by(self, doc_id: str | None, start: int | None, end: int | None) -> bool:
+        """Tell whether a passage overlaps by 60 characters (by all, if the span is shorter) or by half of itself."""
+        if doc_id != self.doc_id or start is None or end is None:
+            return False
+        shared = min(self.end, end) - max(self.start, start)
+        return shared > 0 and (shared >= min(_OVERLAP, self.end - self.start) or 2 * shared >= end - start)
+
+
+def fold_to_spans(nodes: Iterable[NodeWithScore], spans: Sequence[Span]) -> list[str]:
+    """Rank spans by the first node that finds them; a node that finds nothing new takes a place of its own."""
+    ranked: list[str] = []
+    for at, node in enumerate((one.node for one in nodes), start=1):
+        place = node.ref_doc_id, getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+        new = [span.name for span in spans if span.is_found_by(*place) and span.name not in ranked]
+        ranked += new or [f"{place[0]} ({at})"]
+    return ranked
 
 
 def measure_rankings(

@@ -25,7 +25,14 @@ from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.measures import Row, error_text, fold_to_documents, measure_rankings, optional
+from agentic_retriever.evaluation.measures import (
+    Row,
+    error_text,
+    fold_to_documents,
+    fold_to_spans,
+    measure_rankings,
+    optional,
+)
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.indices.profile import Vector
@@ -178,9 +185,10 @@ class Contestant:
     def run(self, queries: Sequence[LabelledQuery], run: Run, *, seed: int) -> Row:
         """Ask the questions; the first one once more beforehand: cold, with everything closed, where that can be."""
 
-        def facts(_: LabelledQuery, found: Found | None) -> dict[str, Any]:
+        def facts(query: LabelledQuery, found: Found | None) -> dict[str, Any]:
             nodes, more = found or ((), {})
-            return {**more, "docs": fold_to_documents(nodes), "nodes": len(nodes)}
+            ranked = fold_to_spans(nodes, query.spans) if query.spans else fold_to_documents(nodes)
+            return {**more, "docs": ranked, "nodes": len(nodes)}
 
         def opening(query: LabelledQuery) -> None:
             if self.close is not None:

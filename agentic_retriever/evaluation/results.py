@@ -4,14 +4,17 @@ import importlib
 import io
 import json
 import math
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import Self
 
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation import measures
@@ -48,6 +51,8 @@ class BenchOptions(Record):
     baseline: str | None = None  # The row that the others are tested against; None takes vector, else the first
     peers: bool = False
     answers: bool = False
+    intents: bool = False  # Ask questions of every intent, made of the documents
+    gate: bool = False  # Measure what the gate needs, too
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -60,8 +65,17 @@ class BenchOptions(Record):
                 raise EvaluationError(unknown_name("strategy", name, known))
         if self.strategies is not None and not self.strategies:
             raise EvaluationError("strategies names none; leave it out for all")
-        if self.mode == ROUND_ROBIN and (self.peers or AUTO in (self.strategies or ())):
-            raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.intents and self.vectors is not None:
+            raise EvaluationError(
+                "intents are asked of changed documents, so given vectors are not theirs; leave one out"
+            )
+        if self.mode == ROUND_ROBIN and (self.peers or self.gate or AUTO in (self.strategies or ())):
+            raise EvaluationError(
+                "round_robin asks each question once, of one strategy; auto, peers and the gate need mode all"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         # Of a path its last part: what is kept names no place of this machine.
@@ -232,6 +246,83 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntentQuality(Record):
+    """Means of nDCG@10 by intent: of every strategy and of the router's own choice."""
+
+    counts: Mapping[str, int]  # questions by intent
+    means: Mapping[str, Mapping[str, float]]  # by row and intent
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], queries: Mapping[str, LabelledQuery]) -> Self | None:
+        """Take the means of rows that were asked every question; ``None`` where no question has an intent."""
+        by_intent: dict[str, list[str]] = {}
+        for query_id, query in queries.items():
+            by_intent.setdefault(query.intent, []).append(query_id)
+        by_intent.pop("", None)
+        means = {
+            row.name: {
+                intent: float(np.mean([row.quality[one][_QUALITY] for one in ids])) for intent, ids in by_intent.items()
+            }
+            for row in rows
+            if not row.peer
+        }
+        return cls(counts={intent: len(ids) for intent, ids in by_intent.items()}, means=means) if by_intent else None
+
+    @classmethod
+    def merged(cls, several: Sequence[Self]) -> Self:
+        """Return the means over the data sets that have an intent, for the rows that are in all."""
+        counts = sum((Counter(one.counts) for one in several), Counter[str]())
+        names = [name for name in several[0].means if all(name in one.means for one in several)]
+        held = {intent: [one for one in several if intent in one.counts] for intent in counts}
+        means = {
+            name: {intent: float(np.mean([one.means[name][intent] for one in held[intent]])) for intent in counts}
+            for name in names
+        }
+        return cls(counts=dict(counts), means=means)
+
+    def mean(self, row: str) -> float:
+        """Return the mean of a row, each intent counting the same."""
+        return float(np.mean(list(self.means[row].values())))
+
+    @property
+    def fixed(self) -> list[str]:
+        return [name for name in self.means if name not in {AUTO, ORACLE}]
+
+    @property
+    def best_fixed(self) -> str:
+        return max(self.fixed, key=self.mean)
+
+    @property
+    def oracle(self) -> dict[str, str]:
+        """The best strategy of each intent."""
+        return {intent: max(self.fixed, key=lambda name: self.means[name][intent]) for intent in self.counts}
+
+    @property
+    def oracle_mean(self) -> float:
+        return float(np.mean([self.means[name][intent] for intent, name in self.oracle.items()]))
+
+    def to_dict(self) -> dict[str, Any]:
+        best = {"best_fixed": self.best_fixed, "oracle_by_intent": self.oracle, "oracle_mean": self.oracle_mean}
+        return {**Record.to_dict(self), "mean": {name: self.mean(name) for name in self.means}, **best}
+
+    def table(self, title: str) -> Section:
+        figures = [[*self.means[name].values(), self.mean(name)] for name in self.means]
+        cells = measures.best_marked(figures, [name != ORACLE for name in self.means])
+        rows: list[list[object]] = [[name, *found] for name, found in zip(self.means, cells, strict=True)]
+        best = [figure_text(self.means[name][intent]) for intent, name in self.oracle.items()]
+        rows.append(["best by intent", *best, figure_text(self.oracle_mean)])
+        lines = [", ".join(f"{intent}: {name}" for intent, name in self.oracle.items())]
+        if AUTO in self.means:
+            auto, fixed = self.mean(AUTO), self.mean(self.best_fixed)
+            of = measures.share_text(auto / self.oracle_mean if self.oracle_mean else None)
+            lines.append(
+                f"auto is {auto - fixed:+.3f} from the best fixed ({self.best_fixed}), {of} of the best by intent"
+            )
+        headers = ["row", *(f"{intent} ({count})" for intent, count in self.counts.items()), "mean"]
+        return Section(title, headers, rows, lines=lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerMeasures(Record):
     means: Mapping[str, float]
     counts: Mapping[str, int]
@@ -241,6 +332,7 @@ class AnswerMeasures(Record):
     reliability: measures.Reliability | None  # None without an answer that cites something
     records: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
+    baseline_tokens: int | None = None  # of the same answers with the baseline pinned; None where it was not asked
 
     def to_dict(self) -> dict[str, Any]:
         told = Record.to_dict(self)
@@ -291,6 +383,7 @@ class TargetResult(Record):
     notes: tuple[str, ...]
     seconds: float
     memory_mb: Mapping[str, float | None]
+    intents: IntentQuality | None = None  # None where no question says its intent, and in round robin
 
     def to_dict(self) -> dict[str, Any]:
         elsewhere = {"target", "facts", "pseudo", "rows", "queries", "embedding_ms"}
@@ -314,6 +407,8 @@ class TargetResult(Record):
 
     def tables(self) -> list[Section]:
         sections = [self._quality()]
+        if self.intents is not None:
+            sections.append(self.intents.table(f"{self.target} by intent, {_QUALITY}"))
         if self.answers is not None:
             sections.append(self.answers.table())
         if self.routing is not None:
@@ -381,6 +476,71 @@ class TargetResult(Record):
         return Section(f"the {len(rows)} worst questions of {row.name}", headers, rows, names=7, detail=True)
 
 
+# The gate: what a version has to reach, from what was measured.
+
+_COMPARE: Final = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le}
+_MET: Final = {True: "yes", False: "NO", None: "not measured"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFigure(Record):
+    name: str
+    figure: float | None  # None where it cannot be measured
+    why: str  # what it was measured on, or why it was not
+    compare: str  # how the figure must stand to the target
+    target: float
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.figure is None else bool(_COMPARE[self.compare](self.figure, self.target))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**Record.to_dict(self), "met": self.met}
+
+
+def gate_figures(given: Sequence[TargetResult], stage_one: RoutingBenchmark | None) -> tuple[GateFigure, ...]:
+    """Hold the figures of a benchmark against what a version has to reach; what was not measured says why."""
+    answers = [one.answers for one in given if one.answers is not None]
+    way, first = next(iter(stage_one.stage_one.items())) if stage_one is not None else ("there is only one index", None)
+    same = [
+        one.rows[AUTO].records[query_id].get("strategy") == query.strategy.value
+        for one in given
+        for query_id, query in one.queries.items()
+        if query.strategy is not None and AUTO in one.rows
+    ]
+    records = [record for one in answers for record in one.records.values()]
+    if not records or any(record.get("llm_calls") for record in records):  # then at least of searching
+        records = [record for one in given if AUTO in one.rows for record in one.rows[AUTO].records.values()]
+    times = [float(record["ms"]) for record in records if not record.get("llm_calls")]
+    fixed = sum(one.baseline_tokens or 0 for one in answers)
+    spent = sum(record.get("tokens") or 0 for one in answers for record in one.records.values())
+    rows: list[tuple[str, float | None, str, str, float]] = [
+        ("stage-two agreement", _mean(same), f"{len(same)} questions that name a strategy", ">=", 0.85),
+        ("stage one, macro accuracy", None if first is None else first.outcomes.macro_accuracy, way, ">=", 0.96),
+        ("p95 ms without a model", measures.p50_p95(times)["p95"], f"{len(times)} without a model", "<", 400.0),
+        ("answer quality", *_answer_mean(answers, "answer_f1"), ">=", 0.80),
+        ("faithfulness", *_answer_mean(answers, "faithfulness"), ">=", 0.85),
+        ("citation recall", *_answer_mean(answers, "citation_recall"), ">", 0.90),
+        ("tokens / fixed baseline", spent / fixed if fixed else None, f"{spent:,} / {fixed:,} tokens", "<=", 1.2),
+    ]
+    return tuple(
+        GateFigure(name=name, figure=figure, why=why, compare=compare, target=target)
+        for name, figure, why, compare, target in rows
+    )
+
+
+def _answer_mean(answers: Sequence[AnswerMeasures], measure: str) -> tuple[float | None, str]:
+    counts = [one.counts.get(measure, 0) for one in answers]
+    means = [one.means.get(measure, 0.0) for one in answers]
+    judges = sorted({one.judged_by[measure] for one in answers if measure in one.judged_by})
+    told = f"{sum(counts)} answers{', ' if judges else ''}{', '.join(judges)}"
+    return (float(np.average(means, weights=counts)) if sum(counts) else None), f"{measure}, {told}"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark(Record):
     """What a benchmark measured; Jupyter draws its tables.
@@ -414,6 +574,11 @@ class Benchmark(Record):
             if all(name in one.rows for one in results)
         }
 
+    @property
+    def gate(self) -> tuple[GateFigure, ...]:
+        """What a version has to reach, where that was asked for."""
+        return gate_figures(list(self.results.values()), self.stage_one) if self.options.gate else ()
+
     def choice(self) -> MeanChoice | None:
         """Hold ``auto`` against the best fixed strategy and the oracle, by their means over the targets."""
         peers = {name for result in self.results.values() for name, row in result.rows.items() if row.peer}
@@ -433,6 +598,15 @@ class Benchmark(Record):
             rows = [[name, *figures] for name, figures in zip(means, cells, strict=True)]
             lines = [] if choice is None else [choice.sentence()]
             sections.append(Section("mean over the data sets", ["row", *MEASURES], rows, lines=lines))
+        by_intent = [one.intents for one in self.results.values() if one.intents is not None]
+        if len(by_intent) > 1:
+            sections.append(IntentQuality.merged(by_intent).table(f"mean over the data sets by intent, {_QUALITY}"))
+        if self.gate:
+            rows = [
+                [one.name, one.why, figure_text(one.figure), f"{one.compare} {one.target:g}", _MET[one.met]]
+                for one in self.gate
+            ]
+            sections.append(Section("gate", ["gate", "measured on", "figure", "target", "met"], rows, names=2))
         return sections + ([] if self.stage_one is None else self.stage_one.stage_one_tables())
 
     def to_dict(self) -> dict[str, Any]:
@@ -442,6 +616,7 @@ class Benchmark(Record):
         the same questions, settings and seed give the same values.
         """
         choice = self.choice()
+        by_intent = [one.intents for one in self.results.values() if one.intents is not None]
         told = Record.to_dict(self)
         return {
             "format": FORMAT,
@@ -451,6 +626,8 @@ class Benchmark(Record):
             "settings": {name: value for name, value in self.settings.items() if name != "data_dir"},
             "means": self.means(),
             "choice": None if choice is None else choice.to_dict(),
+            "intents": IntentQuality.merged(by_intent).to_dict() if by_intent else None,
+            "gate": [figure.to_dict() for figure in self.gate],
         }
 
     def to_json(self, path: Path | None = None) -> str:
