@@ -212,11 +212,11 @@ def test_with_an_embedding_model_that_hangs_every_strategy_searches_words_after_
     router = make(indexes, embedding=hung, config={"deadline_s": 30.0}, classifier=chooser)
     now = [0.0]
     embedding = router.resources.embedding()
-    embedding.breaker = Breaker(failures=2, clock=lambda: now[0])
+    embedding.breaker = Breaker(failures=1, clock=lambda: now[0])
     hung.kind = "question"
     for pins in ({"index": "animals"}, {}, {"top_k": 2}):
         answer = router.query(BOTH, strategy=strategy, **pins)
-        assert hung.asked == [BOTH, "animals"], "the question or a description was waited for again"
+        assert hung.asked == [BOTH], "the question was waited for again, or a query described an index"
         assert "night" in answer.text or "sixteen" in answer.text
         assert answer.degraded[0].to_dict()["fallback"] == "words only"
         assert all("dense" not in retrievers.source_scores(found) for found in answer.nodes)
