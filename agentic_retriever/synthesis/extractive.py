@@ -385,6 +385,7 @@ _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
+_BELOW_ITS_KIND: Final = 2.5
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
@@ -392,10 +393,9 @@ _BY_WRONG_CODE: Final = 0.35
 def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
     """Score sentences for the question as a whole; ``(n,)``, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
-    # Below a heading such as "Number", a number in a word answers "how many" as well as a figure does.
-    fits = [
-        1.0 if fit and question.kinds & _asked_kinds(c.heading) else fit for c, fit in zip(found, fits, strict=True)
-    ]
+    # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
+    asked = cache(_asked_kinds)
+    fits = [_BELOW_ITS_KIND if fit and question.kinds & asked(c.heading) else fit for c, fit in zip(found, fits, strict=True)]
     # A sentence without a figure is no answer to a question for one.
     lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
     rows = zip(found, fits, strict=True)
