@@ -711,9 +711,6 @@ class SentenceCheck(Record):
     problems: tuple[str, ...] = ()
 
 
-HIGH_FROM: Final = 0.75  # confidence of answers that are right nine times in ten
-
-
 class ConfidenceLevel(str, Enum):
     """What a confidence score means for the reader."""
 
@@ -727,15 +724,15 @@ class Confidence(Record):
     """How far an answer can be trusted."""
 
     score: float  # in [0, 1]
-    level: ConfidenceLevel  # ``not_found`` where nothing is answered, else ``high`` from 0.75 and ``needs_review``
+    level: ConfidenceLevel  # ``not_found`` where nothing is answered, else ``high`` or ``needs_review``
 
     @classmethod
-    def of(cls, score: float, *, answered: bool = True) -> "Confidence":
+    def of(cls, score: float, *, answered: bool = True, high_from: float = 0.75) -> "Confidence":
         """Make one from a score, clipped to [0, 1]; a score that is not finite counts as 0."""
         clipped = min(1.0, max(0.0, score)) if not math.isnan(score) else 0.0
         if not answered:
             return cls(clipped, ConfidenceLevel.NOT_FOUND)
-        return cls(clipped, ConfidenceLevel.HIGH if clipped >= HIGH_FROM else ConfidenceLevel.NEEDS_REVIEW)
+        return cls(clipped, ConfidenceLevel.HIGH if clipped >= high_from else ConfidenceLevel.NEEDS_REVIEW)
 
 
 def _route_read(record: object) -> object:

@@ -39,11 +39,11 @@ from numpy.typing import NDArray
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, PackedVectors, embedding_name
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
-from agentic_retriever.schema import HIGH_FROM, Citation, frozen
+from agentic_retriever.schema import Citation, frozen
 from agentic_retriever.synthesis import ConfidenceModel, ConfidenceModels, ExtractiveSynthesizer, Synthesizer
-from agentic_retriever.synthesis.confidence import ANSWERED_FROM, SIGNS
+from agentic_retriever.synthesis.confidence import SIGNS
 from agentic_retriever.synthesis.context import Synthesis
-from agentic_retriever.synthesis.evidence import Figures
+from agentic_retriever.synthesis.evidence import AS_NEAR, Figures
 from agentic_retriever.synthesis.extractive import Embed
 from agentic_retriever.synthesis.synthesizer import Task
 
@@ -55,11 +55,14 @@ FAR = (("python-faq", "debian-faq"), ("debian-faq", "python-faq"), ("debian-faq-
 LANGUAGES = ("en", "es", "th")
 COLLECTIONS = ("xquad-en", "xquad-es", "xquad-th", "cranfield", "cacm", "hotpotqa-100")
 #: How many questions of each kind are asked of one corpus.
-MOST = {"sample": 1_000, "other": 60, "long": 1_000, "cut": 60, "far": 40, "across": 40, "wiki": 90, "facts": 60}
+MOST = {"sample": 200, "other": 40, "long": 120, "cut": 50, "far": 40, "across": 40, "wiki": 70, "facts": 40}
 #: What all questions of one kind and corpus count together, once as answerable and once as not.
 MASS = {"cut": 0.3, "facts": 0.5, "across": 0.4, "long": 2.0}
 #: What a question that cannot be answered counts in the fit of what is right: in use there are fewer of them.
 UNANSWERABLE = 0.3
+#: What an answer counts without what vectors tell, beside the same answer with it.
+BLIND = 0.3
+BY_VECTORS = ("beyond", "contrast", "margin", "behind", "vectors_agree", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
 #: What the thresholds are set for: so many answerable questions may be declined, and are right of those called high.
@@ -329,12 +332,16 @@ def masses(rows: Sequence[Row], unanswerable: float) -> list[float]:
 
 def fit(rows: Sequence[Row]) -> ConfidenceModels:
     """Fit both judgments, their thresholds not yet set."""
-    here, there = masses(rows, 1.0), masses(rows, UNANSWERABLE)
-    answered = [
-        JudgedAnswer(figures=row.figures, right=row.answerable, weight=m) for row, m in zip(rows, here, strict=True)
-    ]
-    right = [JudgedAnswer(figures=row.figures, right=row.right, weight=m) for row, m in zip(rows, there, strict=True)]
-    return ConfidenceModels(answered=fit_confidence(answered, generous=True), right=fit_confidence(right))
+    answered, right = [], []
+    for row, here, there in zip(rows, masses(rows, 1.0), masses(rows, UNANSWERABLE), strict=True):
+        by_words = AS_NEAR * (row.figures.get("reachable") or 0.0)
+        blind = row.figures | dict.fromkeys(BY_VECTORS) | {"unseen": 1.0, "beyond": by_words}
+        for figures, share in ((row.figures, 1.0), (blind, BLIND)):
+            answered.append(JudgedAnswer(figures=figures, right=row.answerable, weight=share * here))
+            right.append(JudgedAnswer(figures=figures, right=row.right, weight=share * there))
+    return ConfidenceModels(
+        answered=fit_confidence(answered, generous=True), right=fit_confidence(right), answered_from=0.5, high_from=0.75
+    )
 
 
 def held_out(rows: Sequence[Row]) -> tuple[Array, Array]:
@@ -361,21 +368,11 @@ def thresholds(rows: Sequence[Row], answered: Array, right: Array) -> tuple[floa
     return gate, float(right[best[max(good)]]) if good else 1.0
 
 
-def moved(model: ConfidenceModel, threshold: float, to: float) -> ConfidenceModel:
-    """Move the intercept, so that what had the probability of the threshold has another one."""
-    threshold = min(1 - STILL, max(STILL, threshold))
-    shift = math.log(to / (1 - to)) - math.log(threshold / (1 - threshold))
-    return replace(model, intercept=round(model.intercept + shift, 4))
-
-
 def judged(rows: Sequence[Row]) -> tuple[ConfidenceModels, Array, Array]:
     """Fit on all rows, and tell which rows are declined and high when each family is judged by the others alone."""
     answered, right = held_out(rows)
     gate, high = thresholds(rows, answered, right)
-    whole = fit(rows)
-    models = ConfidenceModels(
-        answered=moved(whole.answered, gate, ANSWERED_FROM), right=moved(whole.right, high, HIGH_FROM)
-    )
+    models = replace(fit(rows), answered_from=round(gate, 4), high_from=round(high, 4))
     declined, called = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for family in {row.family for row in rows}:
         others = [at for at, row in enumerate(rows) if row.family != family]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _MOST_DAYS = 36_500
+_NEAREST = 3  # passages that are shown where nothing is answered
 
 
 @terminal.reported
@@ -100,11 +101,16 @@ def route(
 
 
 def show_facts(console: terminal.Console, answer: Answer) -> None:
-    """Write the references, and one line on how the answer came about."""
-    if answer.citations:
+    """Write the references, or else the nearest passages, and one line on how the answer came about."""
+    from agentic_retriever.show import node_row
+
+    if answer.citations or answer.nodes:
         console.line()
     for citation in answer.citations:
         console.line(citation.reference)
+    for at, found in enumerate(() if answer.citations else answer.nodes[:_NEAREST], start=1):
+        _, _, source, text = node_row(at, found)
+        console.line(f"nearest {at}: {source}: {text}")
     console.line()
     facts = [
         f"index {', '.join(answer.route.index.names)}",

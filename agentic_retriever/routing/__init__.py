@@ -3,7 +3,7 @@
 Routing chooses among descriptions of content and strategies; it never sees a retriever.
 """
 
-from agentic_retriever.routing.classifier import EmbeddingClassifier, IndexClassifier, ProfileClassifier, support_of
+from agentic_retriever.routing.classifier import EmbeddingClassifier, IndexClassifier, ProfileClassifier
 from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector
 from agentic_retriever.routing.selector import (
     FEATURES,
@@ -27,5 +27,5 @@ __all__ = [
     "FEATURES", "AutoClassifier", "AutoSelector", "DomainTerms", "EmbeddingClassifier", "HeuristicSelector",
     "IndexClassifier", "LLMClassifier", "LLMSelector", "ProfileClassifier", "RoundRobinSelector", "StrategySelector",
     "StrategyWeights", "assess_complexity", "complexity_reasons", "fused_weights", "packaged_weights",
-    "query_features", "register_language", "support_of", "unregister_language",
+    "query_features", "register_language", "unregister_language",
 ]  # fmt: skip

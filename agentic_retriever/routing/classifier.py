@@ -26,9 +26,9 @@ Vector = npt.NDArray[np.float32]
 Profiles = Sequence[IndexProfile]
 
 
-# Whether a question is about anything in an index: before retrieval from its profile, after retrieval from texts.
+# Whether a question is about anything in an index, before retrieval: a note beside the choice, which declines nothing.
 #
-# Both checks are logistic models over a few figures that mean the same for every index and embedding model:
+# A logistic model over a few figures that mean the same for every index and embedding model:
 #
 # - *Relevance*: how near the question comes to the nearest sampled nodes, on a scale where unrelated nodes of the
 #   index are at 0 and neighbours are at 1.
@@ -50,9 +50,9 @@ _SURELY_KNOWN: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What speaks for a question being about an index, or for retrieved texts answering it."""
+    """What speaks for a question being about an index."""
 
-    probability: float  # That it is, or they do, in [0, 1]; 1 where too little is known to doubt it
+    probability: float  # That it is, in [0, 1]; 1 where too little is known to doubt it
     relevance: float | None = None
     contrast: float | None = None
     coverage: float | None = None
@@ -63,7 +63,6 @@ class Scope:
 _WITH_ALL: Final = {"bias": 5.01, "relevance": -1.63, "contrast": -0.55, "coverage": -3.91, "absent": 3.93}
 _WITH_VECTOR: Final = {"bias": 2.47, "relevance": -3.66, "contrast": -1.08, "absent": 3.93}
 _WITH_WORDS: Final = {"bias": 4.41, "coverage": -5.78, "absent": 4.0}
-_SUPPORT: Final = {"bias": 1.28, "relevance": -1.37, "coverage": -7.37, "brevity": 4.83, "absent": 6.38}
 
 
 def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) -> Scope:
@@ -86,27 +85,6 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
         return Scope(probability=1.0, absent=missing)
     out = _logistic(weights, relevance=relevance, contrast=contrast, coverage=coverage, absent=bool(missing))
     return Scope(probability=1.0 - out, relevance=relevance, contrast=contrast, coverage=coverage, absent=missing)
-
-
-def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query_vector: Vector | None) -> Scope:
-    """Tell how probable it is that retrieved texts answer a question.
-
-    What stage one cannot see, since an index may know every word of a question and still hold no passage on it: whether
-    one text has them together.
-    """
-    text = examined(query)
-    relevance, _ = _nearness(query_vector, profile)
-    terms = _content_terms(text, profile) if _same_language(text, profile) else ()
-    if profile.nodes < MIN_NODES or relevance is None or not terms:
-        return Scope(probability=1.0)
-    tokenizer = Tokenizer(language=profile.language)
-    best = max((_share(terms, set(tokenizer.tokens(passage)), profile) for passage in texts), default=0.0)
-    here = {name for passage in texts for name in identifiers(passage)}
-    missing = tuple(name for name in absent(identifiers(text), profile.identifiers) if name not in here)
-    out = _logistic(
-        _SUPPORT, relevance=relevance, coverage=best, absent=bool(missing), brevity=1.0 / math.sqrt(len(terms))
-    )
-    return Scope(probability=1.0 - out, coverage=best, absent=missing)
 
 
 def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | None, float | None]:

@@ -110,7 +110,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         anchor_of=_anchor, pieces=_pieces, links=_links, candidates=_candidates, signals=signals_text, costs=_costs,
-        source=_source, node_row=_node_row, interval_plot=interval_plot, choices=_CHOICES,
+        source=_source, node_row=node_row, interval_plot=interval_plot, choices=_CHOICES,
     )  # fmt: skip
     return environment
 
@@ -158,7 +158,8 @@ def _source(citation: Any) -> str:  # noqa: ANN401 - a Citation, which this room
     return " › ".join(part for part in place if part)
 
 
-def _node_row(at: int, found: Any) -> list[object]:  # noqa: ANN401 - a NodeWithScore
+def node_row(at: int, found: Any) -> list[object]:  # noqa: ANN401 - a NodeWithScore
+    """Return what is shown of a hit: its number, score, source and the beginning of its text."""
     node = found.node
     place = [node.metadata.get("title") or node.ref_doc_id or node.node_id, node.metadata.get("section")]
     source = " › ".join(shortened(part, 240) for part in place if part)

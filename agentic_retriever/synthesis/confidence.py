@@ -1,9 +1,8 @@
 """Whether passages answer a question, and how far the answer can be trusted: two probabilities, and the one gate.
 
 Both are logistic regressions over the figures of ``evidence.py``. Their weights stand in ``confidence_weights.json``;
-``scripts/fit_confidence.py`` fits them, and moves the intercepts so that what is below ``ANSWERED_FROM`` should be
-declined and what is at ``HIGH_FROM`` or above can be called high. What more of a figure can mean is fixed beforehand
-(``SIGNS``), so that no weight says that better evidence makes a worse answer.
+``scripts/fit_confidence.py`` fits them, and chooses where the gate and ``high`` begin. What more of a figure can mean
+is fixed beforehand (``SIGNS``), so that no weight says that better evidence makes a worse answer.
 """
 
 import json
@@ -16,14 +15,13 @@ from typing import Final
 
 from agentic_retriever.schema import Record, frozen
 
-# The figures, and whether more of each may only raise (1) or lower (-1) a probability.
+# The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
 SIGNS: Final[Mapping[str, int]] = frozen(
     {"covered": 1, "reachable": 1, "found": 1, "lead": 1, "words_agree": 1, "quoted": 1, "accord": 1}
     | {"absent": -1, "unknown": -1, "missing": -1, "brevity": -1, "documents": -1, "citations": -1, "rank": -1}
     | {"absent_names": -1, "missing_names": -1, "absent_codes": -1}
-    | {"beyond": 1, "contrast": 1, "margin": 1, "behind": -1, "vectors_agree": 1, "foreign": 1}
+    | {"beyond": 1, "contrast": 1, "margin": 1, "behind": -1, "vectors_agree": 1, "foreign": 1, "unseen": 0}
 )
-ANSWERED_FROM: Final = 0.5  # nothing is answered from passages that hold an answer with less probability
 _LEAST_SUPPORTED: Final = 0.4
 _MOST_ODDS: Final = 60.0  # of a logarithm: a power far out would overflow
 
@@ -49,6 +47,8 @@ class ConfidenceModels(Record):
 
     answered: ConfidenceModel
     right: ConfidenceModel
+    answered_from: float  # Nothing is answered from passages that hold an answer with less probability
+    high_from: float
 
 
 @lru_cache(1)

@@ -30,6 +30,7 @@ Figures = Mapping[str, float | None]
 _MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 _MAX_QUESTION_TERMS: Final = 128
 _LEAST_CORRELATED: Final = 4
+AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
 _STILL: Final = 1e-9
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
@@ -41,15 +42,20 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     query = examined(query)
     places = [passage.node_id for passage in passages]
     at = places.index(cited[0].node_id) if cited and cited[0].node_id in places else 0
-    foreign, quote = _is_foreign(query, passages[:1], known.profile), cited[0].quote if cited else ""
+    by_cosines, quote = _by_cosines(passages, at, known), cited[0].quote if cited else ""
+    # Words of another language say nothing, unless nothing else does either.
+    foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
+    by_words = _by_words(query, passages, at, quote, known, foreign=foreign)
+    if by_cosines["unseen"]:
+        by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
     return {
         "foreign": float(foreign),
         "rank": math.log1p(at),
         "citations": math.log(max(1, len(cited))),
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
         **_by_names(query, passages, at, known.profile),
-        **_by_words(query, passages, at, quote, known, foreign=foreign),
-        **_by_cosines(passages, at, known),
+        **by_words,
+        **by_cosines,
     }
 
 
@@ -176,7 +182,7 @@ def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) ->
     profile, found = known.profile, [known.cosines.get(passage.node_id) for passage in passages]
     cosines = [cosine for cosine in found if cosine is not None]
     if not cosines or profile is None or profile.nodes < _MIN_NODES or not profile.background_std > 0:
-        return {}
+        return {"unseen": 1.0}
     worst = min(cosines)
     near = [worst if cosine is None else cosine for cosine in found]
     best = max(range(len(near)), key=near.__getitem__)
@@ -184,6 +190,7 @@ def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) ->
     by_chance = NormalDist().inv_cdf(2 ** (-1 / profile.nodes))
     spread = profile.background_std
     return {
+        "unseen": 0.0,
         "contrast": None if known.unrelated is None else _contrast(near[best], known.query_vector, profile, by_chance),
         "beyond": _beyond(near[best], known.unrelated, profile),
         "margin": min(3.0, (near[best] - max(others)) / spread) if others else None,

@@ -22,7 +22,7 @@ from agentic_retriever.schema import Citation, Complexity, Confidence, Degradati
 from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import read_markers
-from agentic_retriever.synthesis.confidence import ANSWERED_FROM, default_models, supported_share
+from agentic_retriever.synthesis.confidence import default_models, supported_share
 from agentic_retriever.synthesis.evidence import Figures, figures_of
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.text import detect_language, split_sentences
@@ -306,8 +306,10 @@ class Task:
     def figures(self, cited: Sequence[Citation]) -> Figures:
         return figures_of(self.query, self.passages, cited, self.evidence)
 
-    def confidence(self, cited: Sequence[Citation], support: float) -> float:
-        return supported_share(default_models().right.probability(self.figures(cited)), support)
+    def confidence(self, cited: Sequence[Citation], support: float) -> Confidence:
+        models = default_models()
+        score = supported_share(models.right.probability(self.figures(cited)), support)
+        return Confidence.of(score, high_from=models.high_from)
 
 
 class Synthesizer:
@@ -318,11 +320,11 @@ class Synthesizer:
         extractive: ExtractiveSynthesizer,
         llm: LLMSynthesizer | ForeignSynthesizer | None = None,
         *,
-        answered_from: float = ANSWERED_FROM,
+        answered_from: float | None = None,
     ) -> None:
         self._extractive = extractive
         self._llm = llm
-        self._answered_from = answered_from
+        self._answered_from = default_models().answered_from if answered_from is None else answered_from
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> context.Synthesis:
         return calls.result_of(self.read(query, nodes, in_pieces=False, **asked))
@@ -432,7 +434,7 @@ def _extracted(task: Task, failure: Exception | None = None) -> context.Synthesi
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
-        confidence=Confidence.of(task.confidence(found.citations, found.support)),
+        confidence=task.confidence(found.citations, found.support),
         degraded=(*found.degraded, *((fallback,) if failure else ())),
         language=task.language,
         checks=quoted_checks(found.text, found.citations),
@@ -442,17 +444,20 @@ def _extracted(task: Task, failure: Exception | None = None) -> context.Synthesi
 
 def _answered(task: Task, answer: LLMAnswer) -> context.Synthesis:
     reply, cited = answer.reply, answer.cited
-    score = task.confidence(cited.citations, cited.support) if cited is not None and cited.text else 0.0
-    if cited is None or (score < _DOUBTED and not any(check.supported for check in cited.checks)):
+    has_text = cited is not None and bool(cited.text)
+    confidence = (
+        task.confidence(cited.citations, cited.support) if cited is not None and has_text else Confidence.of(0.0)
+    )
+    if cited is None or (confidence.score < _DOUBTED and not any(check.supported for check in cited.checks)):
         checks = () if cited is None else cited.checks
-        nothing = _nothing_found(task, score)
+        nothing = _nothing_found(task, confidence.score)
         return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
     return context.Synthesis(
         text=cited.text,
         citations=cited.citations,
         tier=reply.tier,
         usage=Usage(reply.spent),
-        confidence=Confidence.of(score),
+        confidence=confidence,
         degraded=(*task.extraction.degraded, *_degraded(reply)),
         language=task.language,
         nodes_left_out=task.nodes - answer.passages,

@@ -96,13 +96,11 @@ def test_out_of_scope_is_declined_searched_or_an_error_as_the_setting_says(make)
     model = FakeLLM(["never"])
     router = make(THREE, classifier=Chooser(abstained=True), llm=model)
     answer = router.query(EGG)
-    assert (answer.tier, answer.nodes, answer.citations) == (Tier.NONE, (), ())
+    assert (answer.tier, answer.citations) == (Tier.NONE, ())
+    assert answer.nodes  # the nearest passages are shown
     assert answer.route.index.abstained
     assert answer.confidence.score < 0.5
     assert not model.prompts
-    assert router.retrieve(EGG).nodes == ()
-    # A caller who names the index is believed.
-    assert router.retrieve(EGG, index="animals").nodes
     for policy, searched in [
         ("answer", ("animals",)),
         ("all", ("animals", "planets", "tools")),

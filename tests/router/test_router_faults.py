@@ -292,7 +292,7 @@ def test_complex_and_forced_questions_go_to_the_cloud_first_and_those_with_much_
     slept = "The {0} cat sleeps sixteen hours a day. It loves {0} cushions and comfortable {0} furniture. "
     long = documents({breed: slept.format(breed) * 25 for breed in breeds})
     for limit, tier in ({}, Tier.CLOUD), ({"llm_context_chars": 8_000}, Tier.PRIMARY):
-        router = make_tiers(data_dir=tmp_path / tier.value, answer_threshold=0.0, **limit)
+        router = make_tiers(data_dir=tmp_path / tier.value, **limit)
         router.add_index("breeds", long)
         answer = timed(router)
         assert (answer.route.complexity, answer.tier) == (Complexity.SIMPLE, tier)

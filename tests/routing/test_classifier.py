@@ -10,7 +10,7 @@ from routing_material import BOATS, embed
 
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
-from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier, support_of
+from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier
 from agentic_retriever.routing.classifier import MIN_NODES, scope_of, thinned, unit_vector
 from agentic_retriever.routing.signals import softmax
 
@@ -271,7 +271,6 @@ def test_small_indexes_and_blank_questions_are_never_doubted(workshop):
     )
     assert scope_of("who painted the ceiling", small, query_vector=far_vector(small)).probability == 1.0
     assert scope_of("?!", workshop, query_vector=None).probability == 1.0
-    assert support_of("who painted the ceiling", small, [], query_vector=far_vector(small)).probability == 1.0
 
 
 @pytest.mark.parametrize(
@@ -324,25 +323,3 @@ def test_evidence_is_told_for_every_index_with_nodes(workshop):
 def test_a_threshold_out_of_range_is_refused(classifier, name, threshold):
     with pytest.raises(ConfigError, match=name):
         type(classifier)(**{name: threshold})
-
-
-def test_support_needs_words_together_and_codes_and_is_not_doubted_without_either(workshop):
-    query, vector = "checking the pump of NS-8 in spring", workshop.sample[0]
-    together = [nodes_of()[8].text]
-    apart = ["The pump hums.", "Model NS-8 is blue.", "Spring is warm."]
-    full = support_of(query, workshop, together, query_vector=vector)
-    thin = support_of(query, workshop, apart, query_vector=vector)
-    assert full.coverage > thin.coverage
-    assert full.probability > thin.probability
-    assert support_of(query, workshop, [], query_vector=vector).coverage == 0.0
-    vector = workshop.sample[0]
-    texts = ["The pump of model NS-500 is checked by the workshop every spring."]
-    found = support_of("is the pump of NS-500 checked", workshop, texts, query_vector=vector)
-    missed = support_of("is the pump of NS-501 checked", workshop, texts, query_vector=vector)
-    assert found.absent == ()
-    assert missed.absent == ("ns501",)
-    assert missed.probability < found.probability - 0.3
-    assert (
-        support_of("¿Quién pintó la capilla de Roma?", workshop, [""], query_vector=workshop.sample[0]).probability == 1
-    )
-    assert support_of("who painted the chapel", workshop, [""], query_vector=None).probability == 1

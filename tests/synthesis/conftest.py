@@ -1,5 +1,9 @@
+import numpy as np
 import pytest
 from answer_nodes import make_node
+
+from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.synthesis import Evidence
 
 
 @pytest.fixture
@@ -17,3 +21,24 @@ def handbook():
         make_node(travel, start=0, doc_id="travel", node_id="t1", title="Travel", section="2 > 2.1", page=3),
         make_node(budget, start=100, doc_id="budget", node_id="b1", title="Budget", section="Calendar"),
     ]
+
+
+@pytest.fixture
+def nearness():
+    def near(spreads: float, nodes: int = 40) -> Evidence:
+        """Evidence that the first passage stands so many standard deviations above what unrelated questions reach."""
+        rng = np.random.default_rng(3)
+        sample = rng.normal(size=(nodes, 64))
+        sample /= np.linalg.norm(sample, axis=1, keepdims=True)
+        unrelated = rng.normal(size=(8, 64)) / 8
+        profile = IndexProfile(
+            name="x", description="", version=1, nodes=nodes, language="en", description_vector=np.zeros(0),
+            sample=sample, document_frequency={"daili": 2, "allow": 2, "meal": 3}, background_std=0.1,
+        )  # fmt: skip
+        far = sample @ unrelated.T
+        best = float(np.median(far.max(axis=0)) + spreads * far.std())
+        return Evidence(
+            query_vector=unrelated[0], profile=profile, unrelated=unrelated, cosines={"t1": best, "b1": 0.1}
+        )
+
+    return near

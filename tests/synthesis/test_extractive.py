@@ -1,6 +1,7 @@
 import hashlib
 import importlib.util
 import json
+import math
 import random
 import re
 import sys
@@ -21,15 +22,15 @@ from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity
 from agentic_retriever.synthesis import (
-    AnswerFeatures,
     ConfidenceModel,
+    ConfidenceModels,
+    Evidence,
     Extraction,
     ExtractiveSynthesizer,
     assemble,
-    confidence_score,
-    unknown_share,
 )
-from agentic_retriever.synthesis.confidence import SIGNS, default_model
+from agentic_retriever.synthesis.confidence import SIGNS, default_models, supported_share
+from agentic_retriever.synthesis.evidence import figures_of
 from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, shown
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.numbers import numbers_in
@@ -102,7 +103,6 @@ def test_the_sentence_that_answers_is_quoted(handbook):
     source = handbook[0].node.text
     assert source[citation.start : citation.end] == citation.quote
     assert (citation.title, citation.section, citation.page, citation.score) == ("Travel", "2 > 2.1", 3, 1.0)
-    assert found.features.reachable == 1.0
     assert found.support == 1.0
 
 
@@ -281,13 +281,31 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
     assert found.text.startswith("The reserve is held by the treasury. [1] This may be released")
 
 
-def test_signs_of_an_answer_that_is_not_there(handbook):
-    found = extract("What does form Q-77 cost in Bolivia?", handbook)
-    assert found.features.missing_code
-    assert found.features.absent > 0.5
-    near = extract("How much is the daily allowance for meals in Germany?", handbook)
-    assert (near.features.missing_code, near.features.absent, near.features.foreign) == (False, 0.0, False)
-    assert extract("¿Cuánto es la dieta diaria para las comidas del viaje?", handbook, "es").features.foreign
+def figures(query, nodes, known=None):
+    passages = assemble(nodes, max_chars=10_000)
+    return figures_of(query, passages, extract(query, nodes).citations, known or Evidence())
+
+
+def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
+    there = figures("How much is the daily allowance for meals in Germany?", handbook)
+    assert (there["covered"], there["absent"], there["missing_names"]) == (1.0, 0.0, 0.0)
+    other = figures("How much is the daily allowance for meals in Gdansk?", handbook)
+    assert other["absent_names"] > 0 < other["absent"]
+    assert other["covered"] < 1.0
+    assert figures("What does form Q-77 cost in Bolivia?", handbook)["absent"] > 0.5
+    assert figures("and when does it end?", handbook)["brevity"] > there["brevity"]
+    models = default_models()
+    assert models.right.probability(other) < models.right.probability(there)
+    assert models.answered.probability(other) < models.answered.probability(there)
+    assert figures("", [])["unseen"] == 1.0
+
+
+def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):
+    query = "¿Cuánto es la dieta diaria para las comidas del viaje?"
+    assert figures(query, handbook)["foreign"] == 0.0
+    seen = figures(query, handbook, nearness(3.0))
+    assert (seen["foreign"], seen.get("covered")) == (1.0, None)
+    assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
 
 
 def test_reading_order_is_documents_by_rank_then_place():
@@ -313,7 +331,6 @@ def test_without_a_shared_term_the_best_node_begins_with_low_support():
     found = extract("Wozu dient das?", nodes, "de")
     assert found.text == "First one. [1] Second one. [1]"
     assert found.support < 0.5
-    assert found.features.reachable == 0.0
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", "\ud800", "x" * 100_000, "[1] {0} %s"])
@@ -324,7 +341,7 @@ def test_any_query_gives_an_extraction(handbook, query):
 def test_only_headings_are_better_than_nothing_and_no_passage_gives_nothing():
     assert extract("meals", [make_node("# Meals", start=0)]).text == "# Meals [1]"
     found = extract("q", [])
-    assert (found.text, found.citations, found.features.reachable) == ("", (), 0.0)
+    assert (found.text, found.citations) == ("", ())
 
 
 def test_a_sources_own_reference_cannot_pass_for_a_citation():
@@ -409,8 +426,6 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
     assert {int(n) for n in re.findall(r"\[(\d+)\]", found.text)} == set(quotes)
     for sentence, number in parts(found):
         assert collapsed(sentence) in quotes[number]
-    assert 0.0 <= found.features.reachable <= 1.0
-    assert 0.0 <= found.features.absent <= 1.0
     said = [sentence for sentence, _ in parts(found)]
     assert len(said) == len(set(said))
 
@@ -432,41 +447,32 @@ def test_eight_nodes_of_512_tokens_are_fast():
 
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
-UNIT = st.floats(0, 1)
-MAYBE = st.none() | UNIT
-_SHARES = dict.fromkeys(("reachable", "absent", "missing_code"), UNIT)
-FEATURES = st.builds(AnswerFeatures, **_SHARES, relevance=MAYBE, unknown_share=MAYBE, foreign=st.booleans())
+GOOD = {name: 1.0 if sign > 0 else 0.0 for name, sign in SIGNS.items()} | {"beyond": 4.0}
+BAD = {name: 0.0 if sign > 0 else 1.0 for name, sign in SIGNS.items()} | {"beyond": -1.0}
+FIGURES = st.fixed_dictionaries({}, optional=dict.fromkeys(SIGNS, st.none() | st.floats()))
 
 
-def test_good_evidence_is_high_none_is_not_found_and_support_scales_the_score():
-    good = AnswerFeatures(relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
-    assert confidence_score(good, support=1) >= 0.75
-    none = AnswerFeatures(relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
-    assert confidence_score(none, support=1) < 0.1
-    assert confidence_score(AnswerFeatures(reachable=1, absent=0), support=1) > 0.75
-    assert confidence_score(AnswerFeatures(reachable=0, absent=1), support=1) < 0.5
-    features = AnswerFeatures(reachable=1, absent=0, relevance=0.9)
-    assert confidence_score(features, support=0) == pytest.approx(0.4 * confidence_score(features, support=1))
-    lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})  # another model may judge
-    assert confidence_score(AnswerFeatures(reachable=0, absent=1, relevance=0), support=1, model=lenient) > 0.99
+def test_good_evidence_is_answered_bad_is_declined_and_support_scales_the_score():
+    models = default_models()
+    assert models.answered.probability(GOOD) > 0.9 > models.answered_from > models.answered.probability(BAD)
+    assert models.right.probability(GOOD) > models.right.probability(BAD)
+    assert models.high_from >= 0.75
+    assert supported_share(0.9, 1.0) == pytest.approx(0.9)
+    assert supported_share(0.9, 0.0) == pytest.approx(0.4 * 0.9)
+    assert supported_share(0.9, math.nan) == supported_share(0.9, 0.0)
 
 
-@given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
-def test_any_numbers_give_a_score_in_range(reachable, relevance, support, features):
-    given_features = replace(features, reachable=reachable, relevance=relevance)
-    assert 0.0 <= confidence_score(given_features, support=support) <= 1.0
+@given(FIGURES, st.floats())
+def test_any_numbers_give_a_score_in_range(figures, support):
+    for model in (default_models().answered, default_models().right):
+        assert 0.0 <= supported_share(model.probability(figures), support) <= 1.0
 
 
-@given(FEATURES, UNIT, UNIT)
-def test_better_evidence_never_lowers_it(features, support, value):
-    base = confidence_score(features, support=support)
-    assert confidence_score(features, support=max(support, value)) >= base - 1e-9
-    for name in ("relevance", "reachable", "absent", "missing_code", "unknown_share"):
-        old = getattr(features, name)
-        if old is None:
-            continue
-        better = min(old, value) if SIGNS.get(name, 1) < 0 else max(old, value)
-        assert confidence_score(replace(features, **{name: better}), support=support) >= base - 1e-9
+@given(st.fixed_dictionaries(dict.fromkeys(SIGNS, st.floats(-9, 9))), st.sampled_from(sorted(SIGNS)), st.floats(0, 9))
+def test_better_evidence_never_lowers_it(figures, name, more):
+    better = {**figures, name: figures[name] + SIGNS[name] * more}
+    for model in (default_models().answered, default_models().right):
+        assert model.probability(better) >= model.probability(figures) - 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -481,25 +487,25 @@ def script():
 
 
 def _rows(script, count=400):
-    """Answers that are right with a probability that the best passage and relevance decide."""
+    """Answers that are right with a probability that the best passage and nearness decide."""
     rng = random.Random(5)
     rows = []
     for _ in range(count):
-        reachable, relevance = rng.random(), rng.random()
-        right = rng.random() < 1 / (1 + 2.718 ** -(5 * reachable + 3 * relevance - 4))
-        noise = {"unknown_share": rng.random(), "absent": rng.choice([1.0 - reachable, 0.0, 1.0])}
-        features = AnswerFeatures(reachable=reachable, relevance=relevance, **noise)
-        rows.append(script.JudgedAnswer(features=features, right=right))
+        reachable, beyond = rng.random(), rng.random()
+        right = rng.random() < 1 / (1 + 2.718 ** -(5 * reachable + 3 * beyond - 4))
+        noise = {"unknown": rng.random(), "absent": rng.choice([1.0 - reachable, 0.0, 1.0])}
+        figures = {"reachable": reachable, "beyond": beyond, **noise}
+        rows.append(script.JudgedAnswer(figures=figures, right=right))
     return rows
 
 
 def test_a_fit_is_calibrated_and_finds_what_matters(script):
     rows = _rows(script)
     model = script.fit_confidence(rows)
-    given = [model.probability(row.features) for row in rows]
+    given = [model.probability(row.figures) for row in rows]
     assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
     assert model.weights["reachable"] > 1.5
-    assert model.weights["reachable"] > abs(model.weights["unknown_share"])
+    assert model.weights["reachable"] > abs(model.weights["unknown"])
     assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
 
 
@@ -513,9 +519,31 @@ def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
 
 
 def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
-    turned = {row: {"reachable": 1 - row.features.reachable, "absent": 0.0} for row in _rows(script)}
-    rows = [replace(row, features=replace(row.features, **wrong)) for row, wrong in turned.items()]
+    turned = [(row, {"reachable": 1 - row.figures["reachable"], "absent": 0.0}) for row in _rows(script)]
+    rows = [replace(row, figures={**row.figures, **wrong}) for row, wrong in turned]
     assert script.fit_confidence(rows).weights["reachable"] == 0.0
+
+
+def test_what_is_not_known_counts_as_in_right_answers_where_that_is_asked_for(script):
+    rows = _rows(script)
+    means = script.fit_confidence(rows).neutral, script.fit_confidence(rows, generous=True).neutral
+    assert means[0]["reachable"] < means[1]["reachable"]
+
+
+def test_thresholds_keep_to_what_may_be_declined_and_what_is_called_high(script):
+    rng, rows = random.Random(4), []
+    for at in range(400):
+        answerable = at % 2 == 0
+        figures = {"beyond": rng.gauss(3.0 if answerable else 0.0, 1.0), "margin": rng.random()}
+        right = answerable and rng.random() < figures["margin"] * 1.2
+        family, common = f"f{at % 3}", {"corpus": "c", "kind": "long", "answerable": answerable, "right": right}
+        rows.append(script.Row(family=family, figures=figures, **common))
+    models, declined, high = script.judged(rows)
+    answerable = [at for at, row in enumerate(rows) if row.answerable]
+    assert sum(declined[at] for at in answerable) / len(answerable) < 0.1
+    assert sum(declined) - sum(declined[at] for at in answerable) > 100
+    assert sum(rows[at].right for at in range(400) if high[at]) / sum(high) > 0.8
+    assert 0 < models.answered_from < 1
 
 
 @pytest.mark.parametrize(
@@ -528,17 +556,11 @@ def test_a_model_that_cannot_be_read_is_refused(given):
 
 
 def test_the_shipped_weights_have_the_signs_that_are_fixed_and_turn_into_json_and_back():
-    model = default_model()
-    assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
-    assert model.weights.keys() == SIGNS.keys()
-    assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items() if SIGNS[name])
-
-
-def test_the_share_of_unknown_terms():
-    known = {"pump": 3, "oil": 1}
-    assert unknown_share("pump oil", known, language="en") == 0.0
-    assert unknown_share("pump giraffe", known, language="en") == 0.5
-    assert unknown_share("???", known, language="en") is None
+    models = default_models()
+    assert ConfidenceModels.from_dict(json.loads(json.dumps(models.to_dict()))) == models
+    for model in (models.answered, models.right):
+        assert model.weights.keys() == SIGNS.keys()
+        assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items() if SIGNS[name])
 
 
 def held_out(key: str) -> bool:
@@ -576,7 +598,7 @@ def test_figures_of_the_sample_are_quoted_and_what_is_not_there_is_declined(tmp_
     odd = [q for q in load_questions() if int(q["id"][-3:]) % 2 == 1]
     asked = [q for q in odd if q["answerable"]]
     shares, cited = [], 0
-    config = RouterConfig(data_dir=tmp_path, answer_rescoring=False, on_abstain="answer")
+    config = RouterConfig(data_dir=tmp_path, answer_rescoring=False)
     with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as router:
         for sample in SAMPLE_INDEXES:
             router.add_index(sample.name, sample.folder, description=sample.description)
