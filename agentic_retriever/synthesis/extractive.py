@@ -194,10 +194,10 @@ class ExtractiveSynthesizer:
         question = Question.of(query, tokenizer)
         found = _candidates(passages, tokenizer)
         weights = question.weights([c.terms for c in found])
-        by_words = _word_scores(found, question, weights)
-        cosines, degraded = self._cosines(found, by_words, query_vector, timeout_s)
+        by_words, by_heading = _word_scores(found, question, weights)
+        cosines, degraded = self._cosines(found, by_words + by_heading, query_vector, timeout_s)
         shares = any(c.terms & weights.keys() for c in found)
-        said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, cosines, weights)
+        said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, by_heading, cosines, weights)
         blind = not cosines and not shares
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
@@ -385,21 +385,23 @@ _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
-_BELOW_ITS_KIND: Final = 2.5
+_BELOW_ITS_KIND: Final = 0.5
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
 
-def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
-    """Score sentences for the question as a whole; ``(n,)``, at least 0."""
+def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Scores, Scores]:
+    """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
-    # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
-    asked = cache(_asked_kinds)
-    fits = [_BELOW_ITS_KIND if fit and question.kinds & asked(c.heading) else fit for c, fit in zip(found, fits, strict=True)]
     # A sentence without a figure is no answer to a question for one.
     lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
-    rows = zip(found, fits, strict=True)
-    return np.array([_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in rows], dtype=float)
+    scores = [_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in zip(found, fits, strict=True)]
+    # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
+    asked = cache(_asked_kinds)
+    below = [bool(fit and question.kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
+    first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
+    worth = [_BELOW_ITS_KIND * (1.0 if i in first.values() else 0.5) * below[i] for i in range(len(found))]
+    return np.array(scores, dtype=float), np.array(worth, dtype=float)
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
@@ -446,9 +448,11 @@ _BY_PLACE: Final = 0.35
 _BY_ROW: Final = 0.3
 
 
-def _weighed(found: Found, by_words: Scores, cosines: Mapping[int, float], weights: Weights) -> tuple[Scores, Scores]:
+def _weighed(
+    found: Found, by_words: Scores, by_heading: Scores, cosines: Mapping[int, float], weights: Weights
+) -> tuple[Scores, Scores]:
     """Score what each sentence says, and how well it answers all in all, with the passage that it stands in."""
-    said = by_words / (by_words.max(initial=0.0) or 1.0) * ((1 - _NEAR) if cosines else 1.0)
+    said = by_words / (by_words.max(initial=0.0) or 1.0) * ((1 - _NEAR) if cosines else 1.0) + by_heading
     of_passage: dict[int, list[float]] = {}
     for i, near in _spread(cosines).items():
         said[i] += _NEAR * near
