@@ -385,7 +385,7 @@ _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
-_BELOW_ITS_KIND: Final = 0.5
+_BELOW_ITS_KIND: Final = 0.7
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
