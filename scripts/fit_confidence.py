@@ -13,7 +13,7 @@ folders when chunks have changed). DATA_FOLDER holds ``collections/NAME`` and ``
 - ``across``: questions in another language than the documents;
 - ``facts``: HotpotQA, where all have an answer.
 
-An answer is right when its first citation lies in a gold document, or in the gold section of a long one. What is
+An answer is right when a citation of it lies in a gold document, or in the gold section of a long one. What is
 reported of a corpus is judged by a fit on the other families of corpora (translations are one family), the thresholds
 of the gate and of ``high`` included.
 """
@@ -101,17 +101,18 @@ def in_first_half(key: str) -> bool:
 
 
 def is_right(cited: Sequence[Citation], gold: Mapping[str, Any]) -> bool:
-    """Judge the first citation by the gold documents, or by the section: 60 characters of it, or half of the quote."""
-    if not cited:
-        return False
-    first = cited[0]
+    """Judge citations by the gold documents, or by the section: 60 characters of it, or half of the quote."""
+    return any(_lies_in(one, gold) for one in cited)
+
+
+def _lies_in(cited: Citation, gold: Mapping[str, Any]) -> bool:
     if "start" not in gold:
-        return bool({first.doc_id, Path(first.doc_id).name} & set(gold["doc_ids"]))
-    shared = min(first.end, gold["end"]) - max(first.start, gold["start"])
+        return bool({cited.doc_id, Path(cited.doc_id).name} & set(gold["doc_ids"]))
+    shared = min(cited.end, gold["end"]) - max(cited.start, gold["start"])
     return (
-        Path(first.doc_id).name == gold["doc"]
+        Path(cited.doc_id).name == gold["doc"]
         and shared > 0
-        and (shared >= 60 or shared >= (first.end - first.start) / 2)
+        and (shared >= 60 or shared >= (cited.end - cited.start) / 2)
     )
 
 

@@ -43,7 +43,7 @@ class ConfidenceModel(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModels(Record):
-    """Both judgments: that the passages hold an answer, and that the first citation is where it stands."""
+    """Both judgments: that the passages hold an answer, and that one of the citations is where it stands."""
 
     answered: ConfidenceModel
     right: ConfidenceModel
