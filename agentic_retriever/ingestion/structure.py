@@ -45,6 +45,7 @@ _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|(\*\*|__|`|(?<!\w)[*_](?=\w)|(?<=
 
 _NUMBER = r"(?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*"
 _NUMBERED = re.compile(rf"({_NUMBER})(\.?)[ \t]+(\S.*)$")
+_ONLY_NUMBER = re.compile(rf"({_NUMBER})(\.?)$")
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
 _LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
 
@@ -92,7 +93,7 @@ def find_heading(line: str, context: LineContext) -> Heading | None:
 def label(text: str, *, level: int) -> Heading:
     """Make a heading from the text of an explicit one, with the numbers that stand in it."""
     title = _MARKUP.sub(lambda hit: hit[1] or "", text).strip() or text.strip()
-    numbered, legal = _NUMBERED.match(title), _LEGAL.match(title)
+    numbered, legal = _NUMBERED.match(title) or _ONLY_NUMBER.match(title), _LEGAL.match(title)
     number = numbered[1] if numbered and ("." in numbered[1] or numbered[2]) else ""
     is_article = legal and legal["article"] and not legal["rest"][:1].isalnum()
     article = _article_number(legal["number"]) if legal and is_article else ""
