@@ -343,7 +343,9 @@ HEAVY = (
         pytest.param("when did Ada meet Charles", 0.17 + 0.2 * 25 / 300, id="names, that is a cue of several steps"),
         pytest.param("What is salt?", 0.0, id="a simple pattern takes off, and never below zero"),
         pytest.param("evaluate the list of articles of article 5", 0.15 + 0.2 * 42 / 300 - 0.1, id="inside a question"),
-        pytest.param("evaluar requisitos para el punto 3", 0.15 + 0.2 * 34 / 300 - 0.2, id="two simple patterns"),
+        pytest.param(
+            "analizar y evaluar requisitos para el punto 3", 0.35 + 0.2 * 45 / 300 - 0.2, id="two simple patterns"
+        ),
         pytest.param(HEAVY, 1.0, id="clipped"),
         pytest.param(IN_STEPS, 0.3 + 0.05 + 0.2 * len(IN_STEPS) / 300, id="cues add no more than a complex pattern"),
     ],
