@@ -36,7 +36,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, run_sides
+from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
@@ -52,6 +52,7 @@ LONG_SHARE: Final = 0.7  # documents are long where what is found comes from few
 _PLAIN: Final = (schema.Strategy.VECTOR, schema.Strategy.HYBRID)  # joined with the finer search in long documents
 
 _MISSING: Final = {
+    schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
     schema.View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
     schema.View.HIERARCHY: "the index has no leaves; build them with: agentic-retriever index build NAME",
 }
@@ -120,9 +121,21 @@ class _Run:
     recorded: schema.RouteDecision | None = None  # a decision to follow where chance or a model made it
     degraded: list[schema.Degradation] = field(default_factory=list)  # while routing
     vector: Vector | None = None
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # terms of the question with their other forms
+    lifting: tuple[str, ...] = ()  # words that lift passages
     decision: schema.RouteDecision = field(init=False, repr=False)  # there only once it was routed
     order: tuple[schema.Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
+
+    @property
+    def other_forms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(self.forms.values())))
+
+    @property
+    def understood(self) -> tuple[str, ...]:
+        """What the terms of the field made of the question, in words."""
+        expanded = (f"{term} = {', '.join(others)}" for term, others in self.forms.items() if others)
+        return (*expanded, *([f"lifted by: {', '.join(self.lifting)}"] if self.lifting else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +263,9 @@ class Pipeline:
     def _begin(self, question: Question, recorded: schema.RouteDecision | None = None) -> _Run:
         self.resources.check_open()
         spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
-        return _Run(question=question, spending=spending, recorded=recorded)
+        terms, query = self._domain_terms, question.query
+        forms, lifting = terms.expanded(query), terms.lifting(query)
+        return _Run(question=question, spending=spending, recorded=recorded, forms=forms, lifting=lifting)
 
     @contextmanager
     def _query(self, run: _Run) -> Iterator[Span | None]:
@@ -304,6 +319,7 @@ class Pipeline:
             llm=self.writers,
             prompts=VERSION,
             config=resources.config_key,
+            terms=repr(self._domain_terms),  # which may have been read from a file
             budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
             force_cloud=question.force_cloud,
         )
@@ -383,7 +399,7 @@ class Pipeline:
             try:
                 model = self.resources.embedding()
                 limit = embedding_time_s(run.spending.left_s("embedding the question"), model)
-                return model.embed_query(run.question.query, timeout_s=limit)
+                return model.embed_query(expanded_text(run.question.query, run.other_forms), timeout_s=limit)
             except errors.AgenticRetrieverError as err:
                 run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
@@ -486,7 +502,7 @@ class Pipeline:
     def _attempt(self, run: _Run, strategy: schema.Strategy) -> _Find:
         """Search all chosen indexes side by side; one that fails is left out as long as another answers."""
         spending, chosen = run.spending, run.decision.index
-        top_k = self._refining.candidates(self._kept(run))
+        top_k = self._refining.candidates(self._kept(run), lifts=bool(run.lifting))
         searches = {name: partial(self._search, run, strategy, name, top_k) for name in chosen.names}
         before = spending.remaining_s()
         failed: dict[str, errors.AgenticRetrieverError] = {}
@@ -505,9 +521,10 @@ class Pipeline:
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
         index = self.resources.index(chosen.name)
-        fits = relevance(nodes, index.search_profile() or index.profile())
+        profile = index.search_profile() or index.profile()
         ms = (before - spending.remaining_s()) * 1000
-        return _Find(schema.Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
+        tried = schema.Tried(strategy=strategy, confidence=relevance(nodes, profile), nodes=len(nodes), ms=ms)
+        return _Find(tried, result, origin)
 
     def _joined(self, run: _Run, finds: list[_Find]) -> _Find:
         """Return the best find; a plain search fused by rank with that of finer pieces, where documents are long.
@@ -553,6 +570,7 @@ class Pipeline:
             model=self._metered(run),
             words_only=compares and vector is None,
             by_number=run.question.strategy is None,
+            forms=run.other_forms,
         )
         adapter = self.resources.adapter(index, strategy)
         # A thread costs more than a search, so only those that may overrun get one.
@@ -594,7 +612,7 @@ class Pipeline:
             indexes=run.decision.index.names,
             route=run.decision,
             degraded=(*run.decision.degraded, *failed, *best.result.degraded, *lost),
-            understood=best.result.understood,
+            understood=(*run.understood, *best.result.understood),
             timings_ms=run.spending.timings_ms(),
             tried=tuple(one.tried for one in finds),
             usage=run.spending.usage,
@@ -603,7 +621,7 @@ class Pipeline:
     def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[schema.Degradation, ...]]:
         """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
-        given = list(find.result.nodes)
+        given = refining.lift(find.result.nodes, run.lifting)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
 
         @cache
