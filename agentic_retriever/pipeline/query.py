@@ -36,7 +36,8 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.base import NUMBERED, copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.hybrid import RRF_K, Fusion, fuse
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
@@ -534,7 +535,7 @@ class Pipeline:
         first = max(finds, key=lambda one: one.rank)  # the first of equals
         finer = schema.Strategy.CHUNK_DECOUPLING
         is_plain = first.tried.strategy in _PLAIN and run.decision.strategy.mode not in {"pinned", "round_robin"}
-        is_asked_for = any(retrievers.NUMBERED in retrievers.source_scores(one) for one in first.result.nodes[:1])
+        is_asked_for = any(NUMBERED in retrievers.source_scores(one) for one in first.result.nodes[:1])
         if not (is_plain and finer in run.order and first.is_of_long_documents) or is_asked_for:
             return first
         if run.spending.remaining_s() * 1000 <= _TIME_FACTOR * first.tried.ms:
@@ -549,8 +550,9 @@ class Pipeline:
         lists = {find.tried.strategy.value: find.result.nodes for find in (first, second)}
         ranks = {name: [(one.node.node_id, one.score) for one in nodes] for name, nodes in lists.items()}
         known = {one.node.node_id: one for one in (*second.result.nodes, *first.result.nodes)}
-        fused = retrievers.fuse(retrievers.Fusion.RRF, ranks, dict.fromkeys(ranks, (retrievers.RRF_K + 1) / 2))
-        nodes = [detailed(known[node_id], score) for node_id, score in fused[: len(first.result.nodes)]]
+        fused = fuse(Fusion.RRF, ranks, dict.fromkeys(ranks, (RRF_K + 1) / 2))
+        count = len(first.result.nodes)
+        nodes: list[NodeWithScore] = [detailed(known[node_id], score) for node_id, score in fused[:count]]
         degraded = (*first.result.degraded, *second.result.degraded)
         result = retrievers.SearchResult(nodes, degraded, first.result.understood)
         return _Find(first.tried, result, {**second.origin, **first.origin})

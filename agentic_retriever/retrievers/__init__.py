@@ -14,7 +14,6 @@ from agentic_retriever.errors import NoEligibleStrategyError, UnknownStrategyErr
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.profile import MeasuredStrategies
 from agentic_retriever.retrievers.base import (
-    NUMBERED,
     AdapterSettings,
     RetrievalRequest,
     RetrieverAdapter,
@@ -23,15 +22,7 @@ from agentic_retriever.retrievers.base import (
     source_scores,
 )
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
-from agentic_retriever.retrievers.hybrid import (
-    DEFAULT_FUSION,
-    FUSION_FILE,
-    RRF_K,
-    Fusion,
-    FusionModel,
-    HybridRetriever,
-    fuse,
-)
+from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, FUSION_FILE, Fusion, FusionModel, HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
 from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
@@ -40,11 +31,10 @@ from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
 
 __all__ = [
-    "DEFAULT_FUSION", "FUSION_FILE", "NUMBERED", "REGISTRY", "RRF_K", "AdapterSettings", "ChunkDecouplingRetriever",
-    "Fusion", "FusionModel", "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever",
-    "RetrievalRequest", "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever",
-    "add_spec", "build_adapter", "cards", "check_served", "details", "fuse", "source_scores", "spec_of",
-    "unregister_strategy",
+    "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
+    "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
+    "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
+    "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "unregister_strategy",
 ]  # fmt: skip
 
 

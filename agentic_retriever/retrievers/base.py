@@ -481,7 +481,9 @@ def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResul
     asked = asked_parts(request.query) if index.has_prefilter else []
     if not asked:
         return found
-    metadata, nodes, told = run_guarded(f"the prefilter of index {index.name}", index.metadata), {}, []
+    metadata = run_guarded(f"the prefilter of index {index.name}", index.metadata)
+    nodes: dict[str, BaseNode] = {}
+    told: list[str] = []
     for kind, number in asked:
         fields = chain(_NUMBER_FIELDS[kind], *(names for other, names in _NUMBER_FIELDS.items() if other != kind))
         tables = [{text.strip().casefold(): ids for text, ids in metadata.texts(name).items()} for name in fields]

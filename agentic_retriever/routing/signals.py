@@ -360,8 +360,7 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     reasons = [f"complex_pattern: {_cut(words)}" for words in patterns]
     reasons += [*(f"strong_keyword: {word}" for word in strong), *hops, *(f"medium_keyword: {word}" for word in medium)]
     tellings = {
-        f"simple_patterns: {len(simple)}": len(simple) > 1,
-        "simple_pattern": len(simple) == 1,
+        "simple_pattern" if len(simple) == 1 else f"simple_patterns: {len(simple)}": bool(simple),
         f"more_than_{LONG}_characters": too_long,
         f"several_questions: {questions}": questions > 1,
         f"conjunctions: {conjunctions}": conjunctions,

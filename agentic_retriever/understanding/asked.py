@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 _SECTIONS: Final = (
     r"sections?|sect?\.|chapters?|chap\.|clauses?|paragraphs?|para\.|points?|items?|parts?|headings?"
     r"|secci[oó]n(?:es)?|apartados?|ep[ií]grafes?|numeral(?:es)?|puntos?|cap[ií]tulos?|p[aá]rrafos?|cl[aá]usulas?"
-    r"|chapitres?|rubriques?|parties?|paragraphes?|se[cç][aã]o|seç(?:ão|ões)|pontos?|itens|sezion[ei]|capitol[oi]|punt[oi]"
+    r"|chapitres?|rubriques?|parties?|paragraphes?|seç(?:ão|ões)|pontos?|itens|sezion[ei]|capitol[oi]|punt[oi]"
     r"|abschnitt(?:e|en|e?s)?|kapiteln?s?|punkte?s?|ziffern?|absatz|teil|paragra(?:f|ph)(?:en)?"
     r"|раздел\w{0,3}|глав\w{1,3}|пункт\w{0,3}|параграф\w{0,3}"
 )
