@@ -1,7 +1,7 @@
 """The router as LlamaIndex retriever, query engine and tool."""
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -189,12 +189,12 @@ def _complete(answer: Answer | None, nodes: list[NodeWithScore], metadata: dict[
         metadata.update(answers.response_metadata(answer))
 
 
-def tool_description(indexes: Mapping[str, str], *, only: str | None = None) -> str:
+def tool_description(indexes: Mapping[str, str], *, only: str | Sequence[str] | None = None) -> str:
     """Describe what a router can answer, in at most 1,024 characters."""
     lines = [
         f"- {name}: {' '.join(text.split())}" if text.strip() else f"- {name}"
         for name, text in indexes.items()
-        if only is None or name == only
+        if only is None or name in ([only] if isinstance(only, str) else only)
     ]
     room = MAX_DESCRIPTION - len(_INTRODUCTION)
     share = max(24, room // max(1, len(lines)) - 1)

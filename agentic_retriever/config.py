@@ -52,7 +52,7 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "support_below": "nothing is answered from passages that hardly hold an answer",
     "answer_threshold": "nothing is answered from passages that hardly hold an answer",
     "calibration_file": "probabilities of the index are calibrated as they are",
-    "retry_below": "the next strategy is tried when what was found fits the question less than 0.5",
+    "retry_below": "the next strategy is tried when one found nothing, or no condition to search for",
     "default_index": "write the index behind on_abstain, as in on_abstain=default:NAME",
     "redis_timeout_ms": "one call to Redis may take 50 ms",
     "rrf_k": "the constant of reciprocal rank fusion is 60",

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
@@ -74,11 +74,11 @@ def _measured(folder: Path, _stamp: object) -> tuple[MeasuredStrategies | None, 
 class AttachedIndexes(dict[str, Index]):
     """The LlamaIndex indexes, query engines and retrievers of one router, by name; safe to use from many threads."""
 
-    def catch_up(self, name: str | None, timeout_s: float) -> tuple[Degradation, ...]:
-        """Take notice of changes of one index or of all, within a time."""
+    def catch_up(self, names: Collection[str] | None, timeout_s: float) -> tuple[Degradation, ...]:
+        """Take notice of changes of some indexes or of all, within a time."""
         end, late = time.monotonic() + timeout_s, []
         for index in list(self.values()):
-            if name in {None, index.name}:
+            if names is None or index.name in names:
                 reason = index.catch_up(end - time.monotonic())
                 if reason is not None:
                     fallback = "its nodes as they were read last"
@@ -190,11 +190,11 @@ class Resources:
             index = self.storage.open(name, self.embedding(), to_change=to_change)
             return index if to_change else _prepared(index)
 
-    def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
-        """Return the indexes that can be opened, in order of their names, and why the others cannot."""
+    def usable(self, among: Collection[str] | None = None) -> tuple[list[Index], tuple[Degradation, ...]]:
+        """Return the indexes (of some, if any are named) that can be opened, in order, and why the others cannot."""
         found: list[Index] = []
         problems: dict[str, errors.StoreError] = {}
-        for name in self.names():
+        for name in self.names() if among is None else among:
             try:
                 found.append(self.index(name))
             except errors.StoreError as err:  # noqa: PERF203 - a damaged index leaves the others usable

@@ -365,7 +365,7 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> RouteDecision:
@@ -373,7 +373,7 @@ class AgenticRouter:
 
         Args:
             query: The question.
-            index: An index to use whatever the router thinks.
+            index: An index to use whatever the router thinks, or several, of which it chooses.
             strategy: A strategy to use whatever the router thinks.
             budget: What the query may spend; strategies that do not fit its time are withheld.
 
@@ -391,7 +391,7 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> answers.Explanation:
@@ -429,13 +429,14 @@ class AgenticRouter:
         index, strategy = (
             stage.name if stage.mode == "pinned" else None for stage in (decision.index, decision.strategy)
         )
-        return self._pipeline.route(_question(decision.query, index=index, strategy=strategy), recorded=decision)
+        question = _question(decision.query, index=index or list(decision.among) or None, strategy=strategy)
+        return self._pipeline.route(question, recorded=decision)
 
     def retrieve(
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         filters: MetadataFilters | None = None,
         top_k: int | None = None,
@@ -449,7 +450,7 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         filters: MetadataFilters | None = None,
         top_k: int | None = None,
@@ -460,7 +461,7 @@ class AgenticRouter:
 
         Args:
             query: The question.
-            index: An index to use whatever the router thinks.
+            index: An index to use whatever the router thinks, or several, of which it chooses.
             strategy: A strategy to use whatever the router thinks.
             filters: Conditions on metadata that every node must meet.
             top_k: Most nodes to retrieve; the configured number by default.
@@ -484,7 +485,7 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         filters: MetadataFilters | None = None,
         top_k: int | None = None,
@@ -505,7 +506,7 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | None = None,
+        index: str | Sequence[str] | None = None,
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> RouteDecision:
@@ -625,9 +626,8 @@ class AgenticRouter:
 
 
 def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
-    for name, kind in (("index", str), ("budget", Budget)):
-        if not isinstance(pins.get(name), kind | None):
-            raise errors.InvalidQueryError(f"{name} must be a {kind.__name__}, got {type(pins.get(name)).__name__}")
+    if not isinstance(pins.get("budget"), Budget | None):
+        raise errors.InvalidQueryError(f"budget must be a Budget, got {type(pins.get('budget')).__name__}")
     return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
 
 

@@ -489,6 +489,7 @@ class RouteDecision(Record):
         degraded: Steps of routing that fell back, those of both stages included.
         withheld: Strategies that were not offered, and why.
         versions: Version of each index that stage one saw, by its name.
+        among: The indexes that the caller named, where that were several.
     """
 
     query: str
@@ -502,6 +503,7 @@ class RouteDecision(Record):
     degraded: tuple[Degradation, ...] = ()
     withheld: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
+    among: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("features", "timings_ms", "withheld", "versions"):

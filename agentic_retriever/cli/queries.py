@@ -42,7 +42,7 @@ def query(
 
     console, streams = terminal.Console(), stream and not as_json
     wanted: dict[str, Any] = {
-        "index": index,
+        "index": index or None,
         "strategy": strategy,
         "top_k": top_k,
         "budget": Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls),
@@ -92,7 +92,7 @@ def route(
     """Show which index and strategy a question goes to, and why."""
     console = terminal.Console()
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
-        explanation = router.explain(_read(text), index=index, strategy=strategy)
+        explanation = router.explain(_read(text), index=index or None, strategy=strategy)
     if as_json:
         console.json(explanation.decision.to_dict())
         return
@@ -138,7 +138,7 @@ def _show_path(console: terminal.Console, answer: Answer) -> None:
         for one in answer.tried:
             grade = "by words alone" if one.confidence is None else f"fits {one.confidence:.2f}"
             tries.append(f"{one.strategy.value} ({grade})")
-        console.line(f"little found at first, so tried {', '.join(tries)}", style="dim")
+        console.line(f"searched by {', '.join(tries)}", style="dim")
     if answer.usage.llm_calls:
         console.line(f"{answer.usage.llm_calls} model calls, {answer.usage.usd:.5f} USD", style="dim")
     if answer.understood:

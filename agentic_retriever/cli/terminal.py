@@ -274,7 +274,10 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
-PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
+PinnedIndex = Annotated[
+    list[str] | None,
+    typer.Option("--index", help="Search this index whatever the router thinks; of several, what it chooses."),
+]
 PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
 
 

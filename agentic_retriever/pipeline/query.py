@@ -36,7 +36,8 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.base import NUMBERED, copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.hybrid import RRF_K, Fusion, fuse
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
 from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
@@ -45,9 +46,10 @@ from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 
 logger = logging.getLogger(__name__)
 
-MAX_RETRIES: Final = 2  # further strategies that a search with little to show for it may try
-RETRY_BELOW: Final = 0.5  # the next strategy is tried when what was found fits the question less than this
-_TIME_FACTOR: Final = 2.0  # and when the time left is that many times what the last one took
+MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
+_TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
+LONG_SHARE: Final = 0.7  # documents are long where what is found comes from fewer of them than this share of its nodes
+_PLAIN: Final = (schema.Strategy.VECTOR, schema.Strategy.HYBRID)  # joined with the finer search in long documents
 
 _MISSING: Final = {
     schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
@@ -62,7 +64,7 @@ class Question:
 
     query: str
     top_k: int | None = None
-    index: str | None = None
+    index: str | tuple[str, ...] | None = None  # several: one or more of these is chosen
     strategy: schema.Strategy | None = None
     filters: MetadataFilters | None = None
     budget: schema.Budget | None = None
@@ -77,7 +79,7 @@ class Question:
 class Pins(TypedDict, total=False):
     """What a question is asked with besides its text; what is ``None`` or missing the router decides."""
 
-    index: str | None
+    index: str | Sequence[str] | None
     strategy: str | schema.Strategy | None
     filters: MetadataFilters | None
     top_k: int | None
@@ -90,7 +92,24 @@ def checked_pins(pins: Pins) -> dict[str, Any]:
     strategy, top_k = pins.get("strategy"), pins.get("top_k")
     if top_k is not None:
         schema.check_top_k(top_k)
-    return {**pins, "strategy": None if strategy is None else retrievers.spec_of(strategy).strategy}
+    strategy = None if strategy is None else retrievers.spec_of(strategy).strategy
+    return {**pins, "index": checked_index(pins.get("index")), "strategy": strategy}
+
+
+def checked_index(given: object) -> str | tuple[str, ...] | None:
+    """Return a pinned index, or several in order of their names; one that is listed alone is as if it were named."""
+    if given is None or isinstance(given, str):
+        return given
+    names = sorted(set(given)) if isinstance(given, (list, tuple)) and all(isinstance(n, str) for n in given) else []
+    if not names:
+        raise errors.InvalidQueryError(
+            f"index must be the name of an index or a list of at least one name, got {str(given)[:40]!r}"
+        )
+    return names[0] if len(names) == 1 else tuple(names)
+
+
+def pinned_names(index: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return (index,) if isinstance(index, str) else index
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,28 +145,21 @@ class _Find:
     tried: schema.Tried
     result: retrievers.SearchResult = field(default_factory=retrievers.SearchResult)
     origin: dict[str, str] = field(default_factory=dict)
-    fits: float | None = None  # how well by cosines of whole chunks, where there are any
 
     @property
-    def rank(self) -> float:
-        """Whether it found enough; an unknown confidence counts as middling.
+    def rank(self) -> int:
+        """What a choice among several searches goes by, which no strategy can raise: not how near it found something.
 
-        What satisfies the conditions that the question states fits by these, however near its wording lies. A search
-        for such conditions that found none in the question is dense search alone, and any other strategy goes before.
+        A search for conditions that the question states but found none in it is dense search alone.
         """
         if not self.result.nodes:
-            return -1.0
-        understood = bool(self.result.understood)
-        if self.tried.strategy is schema.Strategy.METADATA and not (understood and self.result.degraded):
-            return 1.0 if understood else 0.0
-        return 0.5 if self.tried.confidence is None else self.tried.confidence
+            return 0
+        return 1 if self.tried.strategy is schema.Strategy.METADATA and not self.result.understood else 2
 
     @property
-    def choice(self) -> float:
-        """What a choice among searches goes by; leaves say nothing, as they are nearer than whole chunks."""
-        by_leaves_alone = self.fits is None and self.tried.confidence is not None
-        is_plain = self.result.nodes and self.tried.strategy is not schema.Strategy.METADATA
-        return self.rank if not is_plain else -0.5 if by_leaves_alone else 0.5 if self.fits is None else self.fits
+    def is_of_long_documents(self) -> bool:
+        nodes = self.result.nodes
+        return len({one.node.ref_doc_id for one in nodes}) < LONG_SHARE * len(nodes)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -292,8 +304,9 @@ class Pipeline:
         question, resources = run.question, self.resources
         budget = question.budget
         # The versions are part of the key, so changes are looked for first.
-        resources.attached.catch_up(question.index, run.spending.remaining_s() / 2)
-        concerned = resources.usable()[0] if question.index is None else [resources.index(question.index)]
+        pinned = pinned_names(question.index)
+        resources.attached.catch_up(pinned, run.spending.remaining_s() / 2)
+        concerned = resources.usable()[0] if pinned is None else [resources.index(name) for name in pinned]
         return cache_key(
             query=normalise_query(question.query),
             index=question.index,
@@ -338,7 +351,8 @@ class Pipeline:
             only = self._only_index(question)
             run.vector = self._embed(run)
             with spending.step("routing"):
-                run.degraded += self.resources.attached.catch_up(question.index, spending.remaining_s() / 2)
+                pinned = pinned_names(question.index)
+                run.degraded += self.resources.attached.catch_up(pinned, spending.remaining_s() / 2)
                 index, versions = self._choose_index(run, only)
                 chosen = self.resources.index(index.name)
                 complexity, score = routing.assess_complexity(question.query)
@@ -358,6 +372,7 @@ class Pipeline:
                 degraded=(*run.degraded, *index.degraded, *strategy.degraded),
                 withheld=withheld,
                 versions=versions,
+                among=() if isinstance(question.index, str) else question.index or (),
             )
             if traced is not None:
                 record = run.decision.to_dict()
@@ -366,16 +381,17 @@ class Pipeline:
             return run.decision
 
     def _only_index(self, question: Question) -> str | None:
-        """Return the index that needs no choice: the caller's, or the only one there is."""
+        """Return the index that needs no choice: the only one that the caller named, or that there is."""
         names = self.resources.names()
-        if question.index is not None and question.index not in names:
-            raise errors.UnknownIndexError(errors.unknown_name("index", question.index, names))
+        for name in pinned_names(question.index) or ():
+            if name not in names:
+                raise errors.UnknownIndexError(errors.unknown_name("index", name, names))
         if not names:
             raise errors.RoutingError(
                 f"there is no index in {self._config.data_dir}; add one with add_index() "
                 "or: agentic-retriever index add NAME PATH"
             )
-        return names[0] if len(names) == 1 else question.index
+        return question.index if isinstance(question.index, str) else names[0] if len(names) == 1 else None
 
     def _embed(self, run: _Run) -> Vector | None:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
@@ -393,7 +409,7 @@ class Pipeline:
         if only is not None:
             mode, why = ("pinned", "the caller named it") if run.question.index else ("only", "it is the only index")
             return _sure(only, mode, why), {only: self.resources.index(only).version}
-        indexes, lost = self.resources.usable()
+        indexes, lost = self.resources.usable(pinned_names(run.question.index))
         run.degraded += lost
         versions = {index.name: index.version for index in indexes}
         then = run.recorded.index if run.recorded else None
@@ -453,7 +469,7 @@ class Pipeline:
     # -- Retrieved
 
     def _retrieve(self, run: _Run) -> schema.Retrieval:
-        """Run the chosen strategy, and the next one when it fails or finds nothing near; refine the best find."""
+        """Run the chosen strategy, and the next one when it fails or finds nothing asked for; refine the best find."""
         question, index = run.question, run.decision.index
         finds: list[_Find] = []
         failures: dict[str, BaseException] = {}
@@ -476,7 +492,7 @@ class Pipeline:
                 listed = "; ".join(f"{name}: {_reason(err)}" for name, err in failures.items())
                 message = f"every strategy failed on index {index.name!r} ({listed})"
                 raise errors.RetrievalError(message, failures) from next(iter(failures.values()))
-            retrieval = self._refined(run, finds, failures)
+            retrieval = self._refined(run, self._joined(run, finds), finds, failures)
             if traced is not None:
                 nodes = list(retrieval.nodes)
                 traced.finish(nodes, RetrievalEndEvent(str_or_query_bundle=question.query, nodes=nodes))
@@ -507,7 +523,37 @@ class Pipeline:
         profile = index.search_profile() or index.profile()
         ms = (before - spending.remaining_s()) * 1000
         tried = schema.Tried(strategy=strategy, confidence=relevance(nodes, profile), nodes=len(nodes), ms=ms)
-        return _Find(tried, result, origin, relevance(nodes, profile, _OF_CHUNKS))
+        return _Find(tried, result, origin)
+
+    def _joined(self, run: _Run, finds: list[_Find]) -> _Find:
+        """Return the best find; a plain search fused by rank with that of finer pieces, where documents are long.
+
+        Nothing judges which of both is better: whatever could is what one of them maximises. See docs/routing.md.
+        """
+        first = max(finds, key=lambda one: one.rank)  # the first of equals
+        finer = schema.Strategy.CHUNK_DECOUPLING
+        is_plain = first.tried.strategy in _PLAIN and run.decision.strategy.mode not in {"pinned", "round_robin"}
+        is_asked_for = any(NUMBERED in retrievers.source_scores(one) for one in first.result.nodes[:1])
+        if not (is_plain and finer in run.order and first.is_of_long_documents) or is_asked_for:
+            return first
+        if run.spending.remaining_s() * 1000 <= _TIME_FACTOR * first.tried.ms:
+            return first
+        try:
+            second = self._attempt(run, finer)
+        except Exception as err:  # as above; what was found stands
+            logger.debug("strategy %s failed", finer.value, exc_info=err)
+            lost = schema.Degradation(step=f"retrieval.{finer.value}", reason=_reason(err), fallback="without it")
+            return replace(first, result=replace(first.result, degraded=(*first.result.degraded, lost)))
+        finds.append(second)
+        lists = {find.tried.strategy.value: find.result.nodes for find in (first, second)}
+        ranks = {name: [(one.node.node_id, one.score) for one in nodes] for name, nodes in lists.items()}
+        known = {one.node.node_id: one for one in (*second.result.nodes, *first.result.nodes)}
+        fused = fuse(Fusion.RRF, ranks, dict.fromkeys(ranks, (RRF_K + 1) / 2))
+        count = len(first.result.nodes)
+        nodes: list[NodeWithScore] = [detailed(known[node_id], score) for node_id, score in fused[:count]]
+        degraded = (*first.result.degraded, *second.result.degraded)
+        result = retrievers.SearchResult(nodes, degraded, first.result.understood)
+        return _Find(first.tried, result, {**second.origin, **first.origin})
 
     def _search(self, run: _Run, strategy: schema.Strategy, name: str, top_k: int) -> retrievers.SearchResult:
         index = self.resources.index(name)
@@ -523,6 +569,7 @@ class Pipeline:
             timeout_s=left,
             model=self._metered(run),
             words_only=compares and vector is None,
+            by_number=run.question.strategy is None,
             forms=run.other_forms,
         )
         adapter = self.resources.adapter(index, strategy)
@@ -539,16 +586,17 @@ class Pipeline:
         return None if self.resources.model is None else MeteredModel(self.resources.model, run.spending)
 
     def _worth_another(self, finds: list[_Find], spending: Spending) -> bool:
-        """Tell whether the next strategy should be tried: little found so far, and time enough."""
-        if len(finds) > MAX_RETRIES or max(one.rank for one in finds) >= RETRY_BELOW:
+        """Tell whether the next strategy should be tried: nothing asked for found so far, and time enough."""
+        if len(finds) > MAX_RETRIES or finds[-1].rank == 2:
             return False
         return spending.remaining_s() * 1000 > _TIME_FACTOR * finds[-1].tried.ms
 
     # -- Refined
 
-    def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
+    def _refined(
+        self, run: _Run, best: _Find, finds: Sequence[_Find], failures: Mapping[str, BaseException]
+    ) -> schema.Retrieval:
         """Put the record of the search around the best find."""
-        best = max(finds, key=lambda one: one.choice)  # the first of equals
         run.origin = best.origin
         nodes, lost = self._refine(run, best)
         names = [strategy.value for strategy in run.order]
@@ -743,8 +791,7 @@ def _reason(err: BaseException) -> str:
 
 # What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
 
-_OF_CHUNKS: Final = ("dense", "chunk")  # sources of strategies whose scores are cosines with a chunk
-_COSINES: Final = (*_OF_CHUNKS, "leaf")  # or with a leaf of one
+_COSINES: Final = ("dense", "leaf", "chunk")  # sources of strategies whose scores are cosines with a node of the index
 
 # Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
 # stand above a z of 0, 95 % of the others below 0.4.
@@ -753,9 +800,9 @@ _STEEPNESS, _TURN = 2.0, -0.3
 INDEX_SHARE: Final = 0.4  # how much a good index lifts its nodes: the weight of the collection in CORI's merging
 
 
-def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile, sources: Sequence[str] = _COSINES) -> float | None:
+def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | None:
     """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
-    cosines = [cosine for node in nodes if (cosine := _node_cosine(node, sources)) is not None]
+    cosines = [cosine for node in nodes if (cosine := _node_cosine(node)) is not None]
     if not cosines:
         return None
     z = (max(cosines) - profile.background_mean) / profile.background_std
@@ -771,10 +818,10 @@ def _with_scores(citation: schema.Citation, found: Mapping[str, NodeWithScore]) 
     return replace(citation, scores={**retrievers.source_scores(node), **final})
 
 
-def _node_cosine(node: NodeWithScore, sources: Sequence[str] = _COSINES) -> float | None:
+def _node_cosine(node: NodeWithScore) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
     scores = retrievers.source_scores(node)
-    return max((scores[source] for source in sources if source in scores), default=None)
+    return max((scores[source] for source in _COSINES if source in scores), default=None)
 
 
 def merge_indexes(

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, partial
+from itertools import chain
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -29,8 +30,10 @@ from agentic_retriever.indices import Index, KeywordIndex
 from agentic_retriever.indices.prefilter.index import FilterPlan
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
+from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.threads import Workers, guard
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
+from agentic_retriever.understanding.asked import asked_parts, nearest_numbers, reading_order
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +143,7 @@ class RetrievalRequest:
     timeout_s: float | None = None  # for the whole search, or None for the configuration's deadline
     model: ModelClient | None = None
     words_only: bool = False  # the question could not be embedded, which is not to be tried again
+    by_number: bool = False  # whether parts that the question names by number come first, as in ``recursive`` always
     forms: tuple[str, ...] = ()  # other forms of its terms
 
     @property
@@ -267,6 +271,8 @@ class RetrieverAdapter(CheckedRetriever):
             found = self._search(request, deadline)
         except errors.EmbeddingError as err:
             found = self._by_words(request, err)
+        if request.by_number or self.strategy is Strategy.RECURSIVE:
+            found = with_asked_parts(self._index, request, found)
         return keep_promises(found, request)
 
     def _by_words(self, request: RetrievalRequest, err: errors.EmbeddingError) -> SearchResult:
@@ -457,6 +463,70 @@ def merge_sides(
         raise errors.RetrievalError(f"both sides of {what} failed: {causes}", failed) from first
     told = [Degradation(step=lost[side][0], reason=str(err), fallback=lost[side][1]) for side, err in failed.items()]
     return replace(result, degraded=tuple(told))
+
+
+# Parts that the question names by their number, which are looked up before anything is compared.
+
+NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
+_NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
+_MAX_PARTS: Final = 200  # nodes that are read of parts of one number
+_ABOVE: Final = 1e-6  # by how much the score of each is above the next, and all above what was searched
+
+
+def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResult) -> SearchResult:
+    """Put the parts that a question names by number first, with what lies below them, in reading order.
+
+    Of several documents that have the number, those with the most words of the question in their titles are meant.
+    """
+    asked = asked_parts(request.query) if index.has_prefilter else []
+    if not asked:
+        return found
+    metadata = run_guarded(f"the prefilter of index {index.name}", index.metadata)
+    nodes: dict[str, BaseNode] = {}
+    told: list[str] = []
+    for kind, number in asked:
+        fields = chain(_NUMBER_FIELDS[kind], *(names for other, names in _NUMBER_FIELDS.items() if other != kind))
+        tables = [{text.strip().casefold(): ids for text, ids in metadata.texts(name).items()} for name in fields]
+        inside = ({one: ids for one, ids in known.items() if f"{one}.".startswith(f"{number}.")} for known in tables)
+        parts = next(filter(None, inside), {})
+        if parts:
+            ids = [node_id for one in sorted(parts, key=reading_order) for node_id in sorted(parts[one])][:_MAX_PARTS]
+            meant = _meant(request, ids, fetch_nodes(index, ids), found)
+            nodes |= {node.node_id: node for node in meant}
+            told += [f"{kind} {number}, looked up by its number"] if meant else []
+        elif (known := next(filter(None, tables), None)) is not None:
+            nearest = " and ".join(nearest_numbers(number, known))
+            told.append(f"there is no {kind} {number}; the nearest numbers are {nearest}")
+    top = max([1.0, *finite_scores(found.nodes)])
+    steps = zip(nodes.values(), range(len(nodes), 0, -1), strict=True)
+    first = [NodeWithScore(node=node, score=top + _ABOVE * step) for node, step in steps]
+    return SearchResult(
+        [*first, *found.nodes],
+        found.degraded,
+        (*told, *found.understood),
+        {**found.sources, NUMBERED: dict.fromkeys(nodes, 1.0)},
+    )
+
+
+def _meant(
+    request: RetrievalRequest, ids: Sequence[str], read: Mapping[str, BaseNode], found: SearchResult
+) -> list[BaseNode]:
+    """Keep the nodes of the documents that the question names, or else those first that the search found, too."""
+    nodes = satisfying((NodeWithScore(node=read[node_id]) for node_id in ids if node_id in read), request.filters)
+    tokens = Tokenizer(language=detect_language(request.query))
+    terms = set(tokens.query_tokens(request.query))
+    titles = {one.node.ref_doc_id: str(one.node.metadata.get("title") or "") for one in nodes}
+    named = {doc_id: len(terms.intersection(tokens.tokens(title))) for doc_id, title in titles.items()}
+    most, places = max(named.values(), default=0), {one.node.node_id: at for at, one in enumerate(found.nodes)}
+    by_document: dict[str | None, list[BaseNode]] = {}
+    for one in nodes:
+        if named[one.node.ref_doc_id] == most:
+            by_document.setdefault(one.node.ref_doc_id, []).append(one.node)
+    for part in by_document.values():  # by number, and within a number as they stand in the document
+        part.sort(key=lambda node: getattr(node, "start_char_idx", None) or 0)
+    last = len(places)
+    ranked = sorted(by_document.values(), key=lambda part: min(places.get(node.node_id, last) for node in part))
+    return list(chain.from_iterable(ranked))
 
 
 # Reading nodes.

@@ -258,7 +258,9 @@ def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
         worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
-    has_names = len(read.tables) == 1 and read.tables[0].language != "de" and not raw.isupper()  # its nouns have capitals
+    has_names = (
+        len(read.tables) == 1 and read.tables[0].language != "de" and not raw.isupper()
+    )  # its nouns have capitals
     count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if has_names else 0
     written = {
         "several_names": SECOND_NAME * (count >= 2) + THIRD_NAME * (count >= 3),
@@ -335,7 +337,9 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     hops = hop_cues(query, read)
     # Rounded, for sums of hundredths must reach their limit exactly.
     hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
-    simple = {match[0].strip(): match.start() == 0 for t in tables for match in t.found_patterns("simple_patterns", text)}
+    simple = {
+        match[0].strip(): match.start() == 0 for t in tables for match in t.found_patterns("simple_patterns", text)
+    }
     questions = question_count(text, tables)
     conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
     items = [item.strip() for item in _ITEM_END.split(examined(query)) if item.strip()]
@@ -356,8 +360,7 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     reasons = [f"complex_pattern: {_cut(words)}" for words in patterns]
     reasons += [*(f"strong_keyword: {word}" for word in strong), *hops, *(f"medium_keyword: {word}" for word in medium)]
     tellings = {
-        f"simple_patterns: {len(simple)}": len(simple) > 1,
-        "simple_pattern": len(simple) == 1,
+        "simple_pattern" if len(simple) == 1 else f"simple_patterns: {len(simple)}": bool(simple),
         f"more_than_{LONG}_characters": too_long,
         f"several_questions: {questions}": questions > 1,
         f"conjunctions: {conjunctions}": conjunctions,

@@ -178,6 +178,7 @@ def test_doctor(home):
         (["query", "x" * 100_000], 4, "100,000 characters"),
         (["query", "x", "--top-k", "0"], 4, "top_k"),
         (["query", "x", "--index", "handbok"], 5, "did you mean 'handbook'"),
+        (["route", "x", "--index", "handbook", "--index", "nowhere"], 5, "known: "),
         (["query", "x", "--strategy", "magic"], 5, "known:"),
         (["index", "add", "new", "nowhere"], 6, "nowhere"),
         (["index", "add", "a/b", "docs"], 6, "cannot be used"),

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
 
 from agentic_retriever import Budget, Strategy, errors
 from agentic_retriever.llm import LLMClient, TieredClient
-from agentic_retriever.pipeline import query
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
     AnswerStream,
@@ -140,19 +140,108 @@ def test_several_indexes_are_merged_and_one_that_fails_is_left_out(make, monkeyp
     assert [lost.step for lost in retrieval.degraded] == ["index.animals"]
 
 
-def test_little_found_makes_more_tries_and_neither_a_pin_nor_a_good_find_does(make, monkeypatch):
-    monkeypatch.setattr(query, "RETRY_BELOW", 1.0)
-    # No text is near this question, so every search has little to show.
-    router = make(THREE, classifier=Chooser())
-    retrieval = router.retrieve(MOONS)
-    assert len(retrieval.tried) == 3
-    assert len({one.strategy for one in retrieval.tried}) == 3
-    best = max(one.confidence or 0.0 for one in retrieval.tried)
-    assert [one.confidence for one in retrieval.tried if one.strategy is retrieval.strategy] == [best]
-    assert router.query(MOONS).to_dict()["tried"][0]["strategy"] == retrieval.tried[0].strategy.value
-    for fixed in [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}]:
-        monkeypatch.setattr(query, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
-        assert len(make(THREE).retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
+RULES = """# {name}
+
+## 1.1
+
+{name} says that boats pay at the quay.
+
+## 1.2 Nets
+
+Nets are dried here.
+
+### 1.2.1
+
+Not on Sundays.
+
+## 2.10
+
+Dogs stay on a leash.
+"""
+
+
+@pytest.fixture
+def rules(make, tmp_path):
+    for name in ("Harbour order", "Market order"):
+        (tmp_path / f"{name}.md").write_text(RULES.format(name=name), encoding="utf-8")
+    return make({"rules": tmp_path, "planets": THREE["planets"]})
+
+
+def named(retrieval, count=10):
+    return [
+        (str(one.node.metadata["title"]).split()[0], one.node.metadata.get("section_number"))
+        for one in retrieval.nodes[:count]
+    ]
+
+
+@pytest.mark.parametrize("strategy", [None, "recursive"])
+def test_a_part_that_is_asked_for_by_its_number_comes_first_with_what_is_below_it(rules, strategy):
+    pins = {"index": "rules", "strategy": strategy, "top_k": 3}
+    for asked in (
+        "What does section 1.2 of the Market order say?",
+        "Market order 第1.2节",
+        "Market order, Abschnitt 1.2",
+    ):
+        found = rules.retrieve(asked, **pins)
+        assert named(found, 2) == [("Market", "1.2"), ("Market", "1.2.1")]
+        assert "section 1.2, looked up by its number" in found.understood
+    both = rules.retrieve("Was steht in Abschnitt 2.10?", **pins)
+    assert {*named(both, 2)} == {("Harbour", "2.10"), ("Market", "2.10")}
+    missing = rules.retrieve("¿Qué dice el apartado 1.7?", **pins)
+    assert "there is no section 1.7; the nearest numbers are 1.1 and 1.2" in missing.understood
+    only = MetadataFilters(filters=[MetadataFilter(key="title", value="Harbour order")])
+    assert named(rules.retrieve("section 1.2 of the Market order", filters=only, **pins), 2) == [
+        ("Harbour", "1.2"),
+        ("Harbour", "1.2.1"),
+    ]
+
+
+def test_a_number_says_nothing_to_a_pinned_search_nor_in_an_index_without_numbers(rules):
+    assert not rules.retrieve("section 1.2", index="rules", strategy="vector").understood
+    assert not rules.retrieve("section 1.2", index="planets").understood
+
+
+def test_a_plain_search_of_long_documents_is_joined_with_the_finer_one_unless_pinned(make, monkeypatch):
+    long = Document(
+        text="\n\n".join(f"## Part {n}\n\nThe cat sleeps {n} hours a day." for n in range(12)), doc_id="cats"
+    )
+    router = make({"animals": [long]})
+    router.build_views("animals")
+    found = router.retrieve("How long does the cat sleep?")
+    assert [one.strategy for one in found.tried] == [Strategy.HYBRID, Strategy.CHUNK_DECOUPLING]
+    assert found.strategy is Strategy.HYBRID
+    assert [one.score for one in found.nodes] == sorted((one.score for one in found.nodes), reverse=True)
+    assert 0 < found.nodes[-1].score <= found.nodes[0].score <= 1
+    assert router.query("How long does the cat sleep?").to_dict()["tried"][1]["strategy"] == "chunk_decoupling"
+    adapter = type(router.resources.adapter(router.index("animals"), Strategy.CHUNK_DECOUPLING))
+    monkeypatch.setattr(adapter, "_search", Mock(side_effect=OSError("the disk is gone")))
+    lost = router.retrieve("How long does the cat sleep?")
+    assert [step.step for step in lost.degraded] == ["retrieval.chunk_decoupling"]
+    assert len(lost.nodes) == len(found.nodes)
+    assert len(router.retrieve("How long does the cat sleep?", strategy="hybrid").tried) == 1
+    short = make(THREE)
+    assert len(short.retrieve(MOONS, index="planets").tried) == 1
+
+
+@pytest.mark.parametrize("names", [["planets", "animals"], ("animals", "planets", "animals")])
+def test_among_several_named_indexes_alone_one_is_chosen(router, names):
+    saw = "A saw cuts wood along a line."
+    assert router.route(saw).index.name == "tools"
+    decision = router.route(saw, index=names)
+    assert set(decision.index.scores) == set(decision.versions) == {"animals", "planets"}
+    assert decision.among == ("animals", "planets")
+    assert not decision.diff(router.replay(json.loads(json.dumps(decision.to_dict()))))
+    assert router.retrieve(MOONS, index=names).nodes[0].node.ref_doc_id == "mars"
+    assert router.route(MOONS, index=["planets"]).index.mode == "pinned"
+    first = router.query(MOONS, index=names)
+    assert first.route.index.name == "planets"
+    assert (router.query(MOONS, index=names[::-1]).cached, router.query(MOONS).cached) == (True, False)
+    assert router.as_retriever(index=names).retrieve(MOONS)[0].node.ref_doc_id == "mars"
+    with pytest.raises(errors.UnknownIndexError, match=r"'planet'.*did you mean 'planets'.*animals, planets, tools"):
+        router.query(MOONS, index=["animals", "planet"])
+    for none in ([], [3], 5, {"animals": 1}):
+        with pytest.raises(errors.InvalidQueryError, match="index must be the name"):
+            router.query(MOONS, index=none)
 
 
 def test_a_tight_budget_withholds_slow_strategies_and_a_used_one_ends_in_time(make):
@@ -189,9 +278,7 @@ PAPERS = [
 
 
 @pytest.fixture
-def papers(make, monkeypatch):
-    # Whatever is found looks poor by its cosine, so that the next strategy is always tried where that decides.
-    monkeypatch.setattr(query, "RETRY_BELOW", 1.0)
+def papers(make):
     sources = [Document(text=text, doc_id=author.split(",")[0], metadata={"author": author}) for author, text in PAPERS]
     return make({"papers": sources}, embedding=FakeEmbedding(dimension=32))
 

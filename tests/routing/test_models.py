@@ -8,7 +8,7 @@ from routing_material import BOATS, BREAD, embed, make_card
 from waiting import within
 
 from agentic_retriever import errors
-from agentic_retriever.llm import LLMClient, TieredClient
+from agentic_retriever.llm import Choice, LLMClient, TieredClient
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
@@ -19,7 +19,7 @@ from agentic_retriever.routing import (
     ProfileClassifier,
     StrategySelector,
 )
-from agentic_retriever.routing.models import MAX_QUERY_CHARS, MAX_SHOWN, characteristic_terms
+from agentic_retriever.routing.models import MAX_QUERY_CHARS, MAX_SHOWN, characteristic_terms, join_choice
 from agentic_retriever.schema import Attempt, Budget, Degradation, FailureKind, Selection, Strategy, Tier
 from agentic_retriever.testing import FakeLLM
 
@@ -74,19 +74,24 @@ def test_the_model_chooses_an_index_by_name(boats, bread):
 
 
 @pytest.mark.parametrize(
-    ("stated", "weight"), [("1", 0.95), ("0.99", 0.95), ("0.6", 0.6), ("0.1", 0.51), ("0", 0.51), ("who knows", 0.75)]
+    ("stated", "weight"), [("1", 0.95), ("0.99", 0.95), ("0.6", 0.6), ("0.1", 0.1), ("0", 0.0), ("who knows", 0.75)]
 )
-def test_the_stated_confidence_is_clipped(boats, bread, stated, weight):
+def test_a_choice_counts_by_its_stated_confidence(boats, bread, stated, weight):
     base = EVIDENCE.classify(QUERY, [boats, bread], query_vector=VECTOR)
     selection, _ = classify(f"INDEX: bread\nCONFIDENCE: {stated}", [boats, bread])
     assert selection.scores["bread"] == pytest.approx(weight + (1 - weight) * base.scores["bread"])
-    assert selection.name == "bread"
+    assert selection.name == max(selection.scores, key=selection.scores.__getitem__)
+    assert (selection.name == "bread") is (weight >= 0.6)
+    assert selection.mode == "llm"
 
 
 def test_a_doubtful_model_means_both_indexes_and_only_offered_strategies_are_chosen(boats, bread):
     assert EVIDENCE.classify(QUERY, [boats, bread], query_vector=VECTOR).margin > 0.9
-    selection, _ = classify("INDEX: bread\nCONFIDENCE: 0.2", [boats, bread])
-    assert selection.names == ("bread", "boats")
+    selection, _ = classify("INDEX: bread\nCONFIDENCE: 0.5", [boats, bread])
+    assert set(selection.names) == {"bread", "boats"}
+    selection, _ = classify("INDEX: bread\nCONFIDENCE: 0.02", [boats, bread])
+    assert selection.names == ("boats",)
+    assert selection.reason.startswith("the model chose 'bread' with confidence 0.02; the evidence outweighs it: ")
     sure, _ = classify("INDEX: bread\nCONFIDENCE: 0.9", [boats, bread])
     assert sure.names == ("bread",)
     cards = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
@@ -94,6 +99,23 @@ def test_a_doubtful_model_means_both_indexes_and_only_offered_strategies_are_cho
     assert selection.name in {"vector", "hybrid"}
     assert selection.degraded
     assert "summary" not in prompt
+
+
+def test_where_neither_model_nor_evidence_knows_the_order_of_reliability_decides():
+    client, _ = client_of("STRATEGY: hybrid\nCONFIDENCE: 0.02")
+    cards = [make_card(Strategy.SUMMARY), make_card(Strategy.HYBRID)]
+    sure = LLMSelector(client, Evidence(1.0)).select(QUERY, cards, features={})
+    assert (sure.name, sure.mode, sure.confidence) == ("summary", "llm", pytest.approx(0.98))
+    assert "outweighs" in sure.reason
+    even = dict.fromkeys(("planner", "summary", "hybrid", "vector"), 0.25)
+    base = Selection(name="planner", confidence=0.25, scores=even, margin=0.0, reason="even", mode="heuristic")
+    unsure = join_choice(base, Choice(name="summary", confidence=0.05), second=0.0, least=0.35)
+    assert [*unsure.scores] == ["vector", "hybrid", "planner", "summary"]
+    assert (unsure.name, unsure.margin, unsure.confidence) == ("vector", 0.0, pytest.approx(0.2375))
+    said = "the model chose 'summary' with confidence 0.05; nothing is likelier than 0.29, so the order of reliability"
+    assert unsure.reason.startswith(said)
+    assert join_choice(base, Choice(name="summary", confidence=0.3), second=0.0, least=0.35).name == "summary"
+    assert join_choice(base, Choice(name="summary"), second=0.0, least=0.35).name == "summary"
 
 
 class Evidence:

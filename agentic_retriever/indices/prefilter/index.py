@@ -367,6 +367,14 @@ class MetadataIndex:
         snapshot, matcher = self._matcher(filters)
         return CandidateSet(snapshot.numbers, matcher.rows(None), exact=matcher.exact)
 
+    def texts(self, field: str) -> dict[str, CandidateSet]:
+        """Return the nodes that have each text of a field; nothing where its texts are not indexed."""
+        snapshot = self._snapshot
+        found = snapshot.fields.get(field)
+        if found is None or not found.whole:
+            return {}
+        return {text: CandidateSet(snapshot.numbers, rows) for text, rows in found.words.texts()}
+
     def plan(self, filters: MetadataFilters | None, top_k: int) -> FilterPlan:
         """Decide how a vector search for ``top_k`` nodes is best run."""
         check_top_k(top_k, maximum=MAX_TOP_K)
