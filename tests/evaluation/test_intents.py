@@ -241,7 +241,7 @@ def test_the_best_of_each_intent_and_the_best_for_all():
         one: replace(query, query_id=one, intent=intent)
         for one, intent in (("a", "exact"), ("b", "lookup"), ("c", "lookup"))
     }
-    found = IntentQuality.of(rows, asked)
+    found = IntentQuality.of(rows, asked.values())
     assert (found.best_fixed, found.oracle, found.oracle_mean) == (
         "vector",
         {"exact": "vector", "lookup": "hybrid"},
@@ -250,7 +250,7 @@ def test_the_best_of_each_intent_and_the_best_for_all():
     assert (found.mean("hybrid"), found.mean("auto")) == (0.5, 0.75)
     assert found.table("t").lines[1] == "auto is +0.250 from the best fixed (vector), 75% of the best by intent"
     assert IntentQuality.merged([found, found]).means == found.means
-    assert IntentQuality.of(rows, {"a": query}) is None
+    assert IntentQuality.of(rows, [query]) is None
 
 
 def test_the_command_shows_and_writes_every_intent(cli, bees, tmp_path):
