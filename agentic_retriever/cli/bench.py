@@ -40,8 +40,7 @@ def bench(
     datasets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DATASET...",
-            help="BEIR folders, folders of documents, .jsonl files of questions, indexes; or sample.",
+            metavar="DATASET...", help="BEIR folders, folders of documents, .jsonl files, indexes; or sample."
         ),
     ] = None,
     strategies: Annotated[
@@ -80,8 +79,7 @@ def bench(
     named = None if strategies is None else tuple(name.strip() for name in strategies.split(",") if name.strip())
     asked = BenchOptions(
         strategies=named, mode=mode.replace("-", "_"), vectors=vectors, views=views, limit=limit, depth=depth,
-        seed=seed, baseline=baseline, peers=peers, answers=answers, intents=intents,
-        gate=gate,
+        seed=seed, baseline=baseline, peers=peers, answers=answers, intents=intents, gate=gate,
     )  # fmt: skip
     console, config = Console(), load_config(ctx.obj)
     with _folder(keep, json_file or html_file) as folder, ExitStack() as stack:

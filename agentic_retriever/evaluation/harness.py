@@ -239,9 +239,7 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         not_served=not_served,
         problems=target.problems,
         notes=dataset.notes,
-        intents=results.IntentQuality.of(rows.values(), {query.query_id: query for query in queries})
-        if every
-        else None,
+        intents=results.IntentQuality.of(rows.values(), queries) if every else None,
         seconds=bench.timer() - start,
         memory_mb=memory_mb(),
     )
@@ -500,14 +498,12 @@ def measure_answers(target: _Target, run: Run, options: BenchOptions) -> results
 
 def _baseline_tokens(target: _Target, run: Run, baseline: str | None) -> int:
     """Ask the questions once more with one strategy for all; return what that took."""
-    queries, strategy = [*target.asked.queries, *target.unanswerable], baseline or Strategy.VECTOR.value
+    router, index, strategy = target.router, target.index, baseline or Strategy.VECTOR.value
     records = run.ask(
-        (ANSWER, strategy),
-        queries,
-        lambda query: target.router.query(query.text, index=target.index, strategy=strategy),
-        lambda _, answer: {} if answer is None else peers.spent(answer),
-        what=f"answers by {strategy}, {target.index}",
-    )
+        (ANSWER, strategy), [*target.asked.queries, *target.unanswerable],
+        lambda query: router.query(query.text, index=index, strategy=strategy),
+        lambda _, answer: {} if answer is None else peers.spent(answer), what=f"answers by {strategy}, {index}",
+    )  # fmt: skip
     return sum(record.get("tokens") or 0 for record in records.values())
 
 

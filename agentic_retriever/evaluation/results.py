@@ -253,20 +253,18 @@ class IntentQuality(Record):
     means: Mapping[str, Mapping[str, float]]  # by row and intent
 
     @classmethod
-    def of(cls, rows: Iterable[Row], queries: Mapping[str, LabelledQuery]) -> Self | None:
+    def of(cls, rows: Iterable[Row], queries: Iterable[LabelledQuery]) -> Self | None:
         """Take the means of rows that were asked every question; ``None`` where no question has an intent."""
-        by_intent: dict[str, list[str]] = {}
-        for query_id, query in queries.items():
-            by_intent.setdefault(query.intent, []).append(query_id)
-        by_intent.pop("", None)
+        ids: dict[str, list[str]] = {}
+        for query in queries:
+            ids.setdefault(query.intent, []).append(query.query_id)
+        ids.pop("", None)
+        quality = {row.name: row.quality for row in rows if not row.peer}
         means = {
-            row.name: {
-                intent: float(np.mean([row.quality[one][_QUALITY] for one in ids])) for intent, ids in by_intent.items()
-            }
-            for row in rows
-            if not row.peer
+            name: {intent: float(np.mean([found[one][_QUALITY] for one in ids[intent]])) for intent in ids}
+            for name, found in quality.items()
         }
-        return cls(counts={intent: len(ids) for intent, ids in by_intent.items()}, means=means) if by_intent else None
+        return cls(counts={intent: len(of) for intent, of in ids.items()}, means=means) if ids else None
 
     @classmethod
     def merged(cls, several: Sequence[Self]) -> Self:

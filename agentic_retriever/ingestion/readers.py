@@ -325,7 +325,8 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
         if self._process is None:
             code = _CODE.format(sys.path, *self._limits)
             pipe, command = subprocess.PIPE, [sys.executable, "-I", "-c", code]
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)  # noqa: S603
+            silent = subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=silent, text=True)  # noqa: S603
         asked, answer = json.dumps([os.fspath(path), os.fspath(root), max_bytes, follow_links]), ""
         with suppress(OSError):
             print(asked, file=self._process.stdin, flush=True)
