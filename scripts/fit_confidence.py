@@ -14,7 +14,7 @@ folders when chunks have changed). DATA_FOLDER holds ``collections/NAME`` and ``
 - ``facts``: HotpotQA, where all have an answer.
 
 An answer is right when a citation of it lies in a gold document, or in the gold section of a long one. What is
-reported of a corpus is judged by a fit on the other families of corpora (translations are one family), the thresholds
+reported of a corpus is judged by a fit on the other families of corpora (translations are one family), the threshold
 of the gate and of ``high`` included.
 """
 
@@ -65,9 +65,8 @@ BLIND = 0.3
 BY_VECTORS = ("beyond", "contrast", "margin", "behind", "vectors_agree", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
-#: What the thresholds are set for: so many answerable questions may be declined, and are right of those called high.
-DECLINED, RIGHT_WHEN_HIGH = 0.045, 0.92
-FEWEST_HIGH = 30
+#: So many answerable questions may be declined; from which probability of being right an answer is called high.
+DECLINED, RIGHT_WHEN_HIGH = 0.045, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,32 +356,23 @@ def held_out(rows: Sequence[Row]) -> tuple[Array, Array]:
     return answered, right
 
 
-def thresholds(rows: Sequence[Row], answered: Array, right: Array) -> tuple[float, float]:
-    """Choose where the gate and ``high`` begin, from judgments of rows that they were not fitted on."""
+def gate_of(rows: Sequence[Row], answered: Array) -> float:
+    """Choose where the gate begins, from judgments of rows that they were not fitted on."""
     mass = np.array(masses(rows, 1.0))
     there = [at for at in np.argsort(answered) if rows[at].answerable]
-    gate = float(answered[there][np.searchsorted(np.cumsum(mass[there]), DECLINED * mass[there].sum())])
-    mass = np.array(masses(rows, UNANSWERABLE))
-    best = [at for at in np.argsort(-right) if answered[at] >= gate]
-    share = np.cumsum([mass[at] * rows[at].right for at in best]) / np.cumsum(mass[best])
-    good = [at for at in range(min(FEWEST_HIGH, len(best)) - 1, len(best)) if share[at] >= RIGHT_WHEN_HIGH]
-    return gate, float(right[best[max(good)]]) if good else 1.0
+    return float(answered[there][np.searchsorted(np.cumsum(mass[there]), DECLINED * mass[there].sum())])
 
 
 def judged(rows: Sequence[Row]) -> tuple[ConfidenceModels, Array, Array]:
     """Fit on all rows, and tell which rows are declined and high when each family is judged by the others alone."""
     answered, right = held_out(rows)
-    gate, high = thresholds(rows, answered, right)
-    models = replace(fit(rows), answered_from=round(gate, 4), high_from=round(high, 4))
-    declined, called = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    models = replace(fit(rows), answered_from=round(gate_of(rows, answered), 4), high_from=RIGHT_WHEN_HIGH)
+    declined = np.zeros(len(rows), dtype=bool)
     for family in {row.family for row in rows}:
         others = [at for at, row in enumerate(rows) if row.family != family]
-        limits = thresholds([rows[at] for at in others], answered[others], right[others])
-        for at, row in enumerate(rows):
-            if row.family == family:
-                declined[at] = answered[at] < limits[0]
-                called[at] = not declined[at] and right[at] >= limits[1]
-    return models, declined, called
+        limit = gate_of([rows[at] for at in others], answered[others])
+        declined |= np.array([row.family == family for row in rows]) & (answered < limit)
+    return models, declined, ~declined & (right >= RIGHT_WHEN_HIGH)
 
 
 def report(rows: Sequence[Row], declined: Array, high: Array) -> dict[str, dict[str, float | None]]:
