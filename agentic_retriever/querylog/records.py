@@ -87,7 +87,7 @@ def _entry_of_answer(answer: Answer) -> LogEntry:
         complexity_score=_finite(route.complexity_score),
         index=index.name,
         indexes=tuple(index.names),
-        index_mode=index.mode,
+        index_mode=f"{index.mode} of {', '.join(route.among)}" if route.among else index.mode,
         index_confidence=_finite(index.confidence),
         strategy=strategy.name,
         strategy_mode=strategy.mode,

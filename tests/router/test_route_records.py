@@ -35,6 +35,7 @@ from agentic_retriever.pipeline.answers import (
 )
 from agentic_retriever.pipeline.query import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
+from agentic_retriever.querylog.records import entry_of
 from agentic_retriever.retrievers import SearchResult
 from agentic_retriever.retrievers.base import RetrievedNode
 from agentic_retriever.schema import Answer, Degradation, Tier, TierUsage
@@ -235,6 +236,7 @@ def test_among_several_named_indexes_alone_one_is_chosen(router, names):
     assert router.route(MOONS, index=["planets"]).index.mode == "pinned"
     first = router.query(MOONS, index=names)
     assert first.route.index.name == "planets"
+    assert entry_of(first).index_mode == "profile of animals, planets"
     assert (router.query(MOONS, index=names[::-1]).cached, router.query(MOONS).cached) == (True, False)
     assert router.as_retriever(index=names).retrieve(MOONS)[0].node.ref_doc_id == "mars"
     with pytest.raises(errors.UnknownIndexError, match=r"'planet'.*did you mean 'planets'.*animals, planets, tools"):
