@@ -76,8 +76,8 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
     character, and every visible character behind the front matter is in at least one node. Sections of fewer than 100
     tokens share a node with those beside them where the part that they are of fits into one node, elsewhere those of
-    fewer than 40 with short ones and of fewer than 16 with any; and a record (``kind`` ``"jsonl"``) which fits into one chunk is one node; no other node reaches over
-    the end of a section.
+    fewer than 40 with short ones and of fewer than 16 with any; and a record (``kind`` ``"jsonl"``) which fits into one
+    chunk is one node. No other node reaches over the end of a section.
 
     Metadata is that of the document and, each only where known:
 

@@ -63,7 +63,7 @@ class Scope:
 _WITH_ALL: Final = {"bias": 5.28, "relevance": -3.54, "contrast": -0.83, "coverage": -4.34, "absent": 4.78}
 _WITH_VECTOR: Final = {"bias": 2.47, "relevance": -3.66, "contrast": -1.08, "absent": 3.93}
 _WITH_WORDS: Final = {"bias": 4.41, "coverage": -5.78, "absent": 4.0}
-_SUPPORT: Final = {"bias": 1.28, "relevance": -1.37, "coverage": -7.37, "brevity": 4.83, "absent": 6.38}
+_SUPPORT: Final = {"bias": 1.19, "relevance": -1.37, "coverage": -7.37, "brevity": 4.83, "absent": 6.38}
 
 
 def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) -> Scope:
