@@ -176,7 +176,9 @@ class RouterConfig(BaseSettings):
         "auto", "how the strategy is chosen; auto: by signals, and by a model where they are not clear and there is one"
     )
     domain_terms: str = _setting(
-        "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
+        "",
+        "terms of the field with their other forms, such as: ISR | Impuesto Sobre la Renta; ABS; a question with one "
+        "is searched with all of them; or a .json file with expand and boost",
     )
 
     on_abstain: str = _setting(

@@ -104,6 +104,13 @@ def _taken(name: str) -> errors.IndexExistsError:
     return errors.IndexExistsError(f"index {name!r} exists already; take another name, or remove_index({name!r}) first")
 
 
+def _prepared(index: StoredIndex) -> StoredIndex:
+    """Have what questions read built in the background where it is missing; whoever changes an index sees to that."""
+    if not index.is_searchable:
+        index.build_in_background()
+    return index
+
+
 class Resources:
     """The long-lived parts of one router; safe to use from many threads."""
 
@@ -176,11 +183,12 @@ class Resources:
         self.attached.refuse(name)
         opened = self.storage.opened(name)
         if opened is not None and not (to_change and opened.copy):
-            return opened
+            return opened if to_change else _prepared(opened)
         with self._lock:
             self.forget(name)
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
-            return self.storage.open(name, self.embedding(), to_change=to_change)
+            index = self.storage.open(name, self.embedding(), to_change=to_change)
+            return index if to_change else _prepared(index)
 
     def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
         """Return the indexes that can be opened, in order of their names, and why the others cannot."""

@@ -245,8 +245,10 @@ class AgenticRouter:
             return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
         report = self._add_sources(name, source, description, chunk_size, progress)
+        made = self.resources.stored(name)
+        made.build_search(progress)
         if views:
-            self.resources.stored(name).build_in_background(progress)
+            made.build_in_background(progress)
         return report
 
     def _add_sources(
@@ -295,7 +297,6 @@ class AgenticRouter:
         """
         index, model = self.resources.stored(name, to_change=True), self.resources.model
         index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
-        index.keyword()
 
     def copy_index(
         self, name: str, *, to: str, new_name: str | None = None, progress: Watcher | None = None
@@ -344,6 +345,7 @@ class AgenticRouter:
         """
         index = self.resources.stored(name, to_change=True)
         report = Indexer(index).remove_documents(doc_ids)
+        index.build_search()
         index.build_in_background()
         return report
 

@@ -621,6 +621,9 @@ class Retrieval:
     _repr_pretty_ = short_text
 
 
+_REFERENCE_CHARS: Final = 160
+
+
 def pages_text(pages: Sequence[int]) -> str:
     if not pages:
         return ""
@@ -644,6 +647,10 @@ class Citation(Record):
         section: Heading path, or ``""``.
         page: Number of the page that the quote begins on, from 1, or ``None``.
         pages: The numbers of all pages that the quote stands on, in order.
+        article: Number of the article of a law, or ``""``.
+        source: Address or file that the document was read from, or ``""``.
+        scores: What retrieval gave the node: ``final``, by which nodes are ordered, and what came before it where it is
+            known, such as ``dense``, ``bm25`` and ``fused``; ``retrieved`` where a reranker's is the final one.
     """
 
     number: int
@@ -658,11 +665,26 @@ class Citation(Record):
     section: str = ""
     page: int | None = None
     pages: tuple[int, ...] = ()
+    article: str = ""
+    source: str = ""
+    scores: Mapping[str, float] = field(default_factory=lambda: frozen({}))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", frozen(self.scores))
 
     @property
     def place(self) -> str:
         """The pages as a reference list has them: ``"p. 3"``, ``"p. 3-4"``, or ``""``."""
         return pages_text(self.pages or ((self.page,) if self.page is not None else ()))
+
+    @property
+    def reference(self) -> str:
+        """The citation as one line of a reference list, with the first 160 characters of the quote."""
+        where = " › ".join(part for part in (self.title or self.doc_id, self.section) if part)
+        page = f", {self.place}" if self.place else ""
+        quote = " ".join(self.quote.split())
+        short = quote if len(quote) <= _REFERENCE_CHARS else quote[: _REFERENCE_CHARS - 1].rstrip() + "…"
+        return f"[{self.number}] {where}{page} ({self.doc_id}:{self.start}-{self.end}) “{short}”"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -764,6 +786,11 @@ class Answer(Record):
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def references(self) -> str:
+        """The list of references, a line for each citation."""
+        return "\n".join(citation.reference for citation in self.citations)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; of the nodes their ids and scores."""

@@ -39,8 +39,9 @@ NAMES = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th", "hotpo
 MODEL = "multilingual-e5-small"
 GRID = tuple(
     FusionModel(alpha=alpha, slope=slope, pivot=pivot, reach=reach)
-    for alpha, slope, pivot, reach in product((0.4, 0.5, 0.6), (0.0, 0.05, 0.1, 0.2), (0.0, 0.4, 0.8), (0.1, 0.2, 0.3))
-    if slope or (pivot, reach) == (0.4, 0.2)
+    for alpha in (0.4, 0.5, 0.6)
+    for slope, pivot, reach in product((0.0, 0.07, 0.14, 0.21), (-4.0, -3.5, -3.0), (0.1, 0.2, 0.3))
+    if slope or (pivot, reach) == (-3.5, 0.2)
 )
 WORDS, DENSE = "bm25", "dense"
 
@@ -88,7 +89,7 @@ def search(dataset: Dataset, documents: Mapping[str, Any], queries: Mapping[str,
         found[query.query_id] = SideLists(
             lists={name: entries for name, entries in ((DENSE, dense), (WORDS, hits)) if entries},
             floors={WORDS: 0.0} if 0 < len(hits) < CALIBRATED_DEPTH else {},
-            excess=dense_excess(dense[0][1], known) if hits else None,
+            excess=dense_excess(dense[0][1], known, hits[0][1]) if hits else None,
         )
     return Searched(relevance, found)
 

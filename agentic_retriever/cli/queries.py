@@ -16,10 +16,9 @@ from agentic_retriever.errors import ConfigError, InvalidQueryError, LLMError
 
 if TYPE_CHECKING:
     from agentic_retriever.router import AgenticRouter
-    from agentic_retriever.schema import Answer, Citation
+    from agentic_retriever.schema import Answer
 
 
-_QUOTE_CHARS = 160
 _MOST_DAYS = 36_500
 
 
@@ -105,7 +104,7 @@ def show_facts(console: terminal.Console, answer: Answer) -> None:
     if answer.citations:
         console.line()
     for citation in answer.citations:
-        console.line(reference(citation))
+        console.line(citation.reference)
     console.line()
     facts = [
         f"index {', '.join(answer.route.index.names)}",
@@ -138,15 +137,6 @@ def _show_path(console: terminal.Console, answer: Answer) -> None:
         console.line(f"{answer.usage.llm_calls} model calls, {answer.usage.usd:.5f} USD", style="dim")
     if answer.understood:
         console.line("understood: " + "; ".join(answer.understood), style="dim")
-
-
-def reference(citation: Citation) -> str:
-    """Write a citation as one line of a reference list."""
-    where = " › ".join(part for part in (citation.title or citation.doc_id, citation.section) if part)
-    page = f", {citation.place}" if citation.place else ""
-    quote = " ".join(citation.quote.split())
-    short = quote if len(quote) <= _QUOTE_CHARS else quote[: _QUOTE_CHARS - 1].rstrip() + "…"
-    return f"[{citation.number}] {where}{page} ({citation.doc_id}:{citation.start}-{citation.end}) “{short}”"
 
 
 def _read(text: str) -> str:

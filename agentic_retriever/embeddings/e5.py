@@ -139,8 +139,8 @@ class _Encoder:
         parts = self._node("Split", heads, self._constant(np.full(3, WIDTH)), names=3, axis=2)
         count = int(self._weights.head["heads"])
         (seen,) = self._node("MultiHeadAttention", *parts, domain=_MICROSOFT, num_heads=count)
-        seen = self._apart(self._products([seen], [name + "ao"])[0])  # no channel of the ends stands out here
-        rows = self._normed(self._sums(rows, seen), name + "aln")
+        told = self._apart(self._products([seen], [name + "ao"])[0])  # no channel of the ends stands out here
+        rows = self._normed(self._sums(rows, told), name + "aln")
         wide = [self._node("Gelu", each, domain=_MICROSOFT)[0] for each in self._products(rows, [name + "fi"])]
         return self._normed(self._sums(rows, self._products(wide, [name + "fo"], _WIDE)), name + "oln")
 

@@ -241,12 +241,10 @@ VIEWS_AT_ONCE: Final = frozenset({View.HIERARCHY, View.SUMMARY})  # views that a
 def build_views(index: Index, strategies: Iterable[Strategy], watcher: Watcher) -> frozenset[View]:
     """Build what strategies need; summaries are never written by a model here."""
     needed = {view for strategy in strategies for view in REGISTRY[strategy].needs}
-    index.profile()
+    watcher.begin(f"words of {index.name}", 1)
+    index.build_search()
     if index.is_attached:
         return frozenset(needed & index.views)  # what it has was read when it was attached
-    if View.KEYWORD in needed:
-        watcher.begin(f"words of {index.name}", 1)
-        index.keyword()
     if needed & VIEWS_AT_ONCE:
         watcher.begin(f"leaves and summaries of {index.name}", 2 * len(index.doc_ids()))
         index.build_views(_Documents(watcher))

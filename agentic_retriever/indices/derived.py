@@ -96,24 +96,42 @@ class DerivedView(Generic[V]):
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._view: V | None = None
-        self._made_from = INCOMPLETE
+        self._made_from = self._missing = INCOMPLETE
         self._unsaved = False
 
-    def current(self) -> V:
-        """Return the view of the index's current version."""
+    def ready(self) -> V | None:
+        """Return the view of the index's current version if it need not be built; queries take no other."""
+        version = self.index_version()
+        if self._made_from == version:
+            return self._view
         with self._lock:
-            version = self.index_version()
-            if self._view is None or self._made_from != version:
-                view = None
+            if version not in {self._made_from, self._missing}:
                 try:
                     view = self.load(version)
                 except errors.StoreDamagedError as err:
-                    logger.warning("%s; building the %s again", err, self.what)
+                    logger.warning("%s; the %s has to be built again", err, self.what)
+                    view = None
                 if view is None:
-                    view, self._unsaved = self.build(version), True
-                self._view, self._made_from = view, version
+                    self._missing = version
+                else:
+                    self._view, self._made_from = view, version
+            return self._view if self._made_from == version else None
+
+    def current(self) -> V:
+        """Return the view of the index's current version, built now if there is none."""
+        with self._lock:
+            view = self.ready()
+            if view is None:
+                version = self.index_version()
+                self._view = view = self.build(version)
+                self._made_from, self._unsaved = version, True
                 self.save()
-            return self._view
+            return view
+
+    @property
+    def last(self) -> V | None:
+        """The view in memory, of whatever version."""
+        return self._view
 
     def save(self) -> None:
         """Save what has changed; a disk that refuses costs no more than building it again next time."""
@@ -125,6 +143,13 @@ class DerivedView(Generic[V]):
                 self._unsaved = False
             except errors.StoreError as err:
                 logger.warning("the %s could not be saved (%s); it is built again next time", self.what, err)
+
+
+def not_built(what: str, name: str) -> errors.StoreError:
+    return errors.StoreError(
+        f"the {what} of index {name!r} are not built for its present state; if nothing is building them now, run: "
+        f"agentic-retriever index build {name}"
+    )
 
 
 class DocumentState(NamedTuple):
@@ -204,10 +229,7 @@ class DerivedCollection(Generic[V]):
         if state is None or state.version != self._index.version:
             state = self._read_back() if self.is_usable() else None
             if state is None:
-                raise errors.StoreError(
-                    f"the {self.name} of index {self._index.name!r} are not built for its present state; if nothing is "
-                    f"building them now, run: agentic-retriever index build {self._index.name}"
-                )
+                raise not_built(self.name, self._index.name)
         known = self._view
         if known is None or known[0] is not state:
             known = self._view = state, self._view_of(self.store, state)

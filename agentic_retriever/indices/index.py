@@ -35,7 +35,7 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRows,
     VectorRowsView,
 )
-from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view
+from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view, unprofiled
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views that any index has or builds when first asked
+ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views of an index that does not say what it has
 
 
 class Index(ABC):
@@ -157,7 +157,10 @@ class Index(ABC):
     def build_views(  # noqa: B027 - a default
         self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
     ) -> None:
-        """Bring leaves and summaries up to date; an index without them has nothing to do."""
+        """Bring all that is derived from the nodes up to date; an index without that has nothing to do."""
+
+    def build_search(self, progress: derived.Progress | None = None) -> None:  # noqa: B027 - a default
+        """Bring up to date what every question reads; an index that reads it when it is attached has nothing to do."""
 
     # Changes that happen elsewhere.
 
@@ -190,7 +193,6 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         super().__init__(folder, embedding, server)
         self.copy = copy  # the folder is in it, while another process holds the index itself
         self.may_hang = self.is_remote
-        self.has_prefilter = not self.is_remote
         version = self.catalog.version
         self._profile = profile_view(self)
         self._keyword = keyword_view(self, lambda: self.language)
@@ -203,13 +205,32 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
 
     @property
     def views(self) -> frozenset[View]:
-        leaves = {View.HIERARCHY} if self._leaves.is_usable() else set()
-        return ALWAYS_THERE | leaves | ({View.SUMMARY} if self._summaries.is_usable() else set())
+        ready = {
+            View.KEYWORD: self.is_remote or self._keyword.ready() is not None,
+            View.HIERARCHY: self._leaves.is_usable(),
+            View.SUMMARY: self._summaries.is_usable(),
+        }
+        return frozenset({View.CHUNKS, *(view for view, is_there in ready.items() if is_there)})
+
+    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - of the base
+        return self.views.issuperset(needs)
+
+    @property
+    def has_prefilter(self) -> bool:  # type: ignore[override]  # until it is there, the store checks filters itself
+        return not self.is_remote and self._metadata.ready() is not None
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether all is there that a question to it reads; no question builds it."""
+        return self._profile.ready() is not None and (self.is_remote or {View.KEYWORD} <= self.views)
 
     def keyword(self) -> KeywordIndex | ServerWords:
         words = server_words(self)
         if words is None:
-            return self._keyword.current()
+            view = self._keyword.ready()
+            if view is None:
+                raise derived.not_built("words", self.name)
+            return view
         if words.sparse is not None and not words.sparse.is_current:
             raise errors.StoreError(
                 f"the words of index {self.name!r} on its server were cut by another version; bring them up to date "
@@ -221,7 +242,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         return server_words(self)
 
     def profile(self) -> IndexProfile:
-        return self._profile.current()
+        """Return the profile, or while it is being built, the one before it or what can be told without."""
+        return self._profile.ready() or self._profile.last or unprofiled(self)
 
     def metadata(self) -> MetadataIndex:
         return self._metadata.current()
@@ -241,27 +263,33 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def build_views(
         self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
     ) -> None:
-        with self.exclusive("keyword"):
-            revise_words(self, progress)
+        self.build_search(progress)
         self._leaves.refresh(progress)
         derivation = None if write_summary is None else derived.summary_derivation(write_summary)
         self._summaries.refresh(progress, derivation=derivation)
+
+    def build_search(self, progress: derived.Progress | None = None) -> None:
+        """Bring what every question reads up to date: profile, words and prefilter."""
+        self._profile.current()
+        with self.exclusive("keyword"):
+            revise_words(self, progress)
+        if not self.is_remote:
+            self._keyword.current()
+            self._metadata.current()
 
     def build_in_background(self, progress: derived.Progress | None = None) -> None:
         """Have what questions read made by a thread of its own, which also sees what is added meanwhile."""
 
         def is_done() -> bool:
             with self._starting:
-                done = {View.HIERARCHY, View.SUMMARY} <= self.views
+                done = self.is_searchable and {View.HIERARCHY, View.SUMMARY} <= self.views
                 self._builder = None if done else self._builder
                 return done
 
         def build() -> None:
             try:
                 while not is_done():
-                    self.profile()
                     self.build_views(progress)
-                    self.keyword()
             except errors.AgenticRetrieverError as err:
                 self._builder = None
                 if not isinstance(err, errors.StoreClosedError):  # closed while it was under way

@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import bm25s
 import numpy as np
 import numpy.typing as npt
+from llama_index.core.schema import BaseNode
 
 from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError
 from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgress
@@ -44,7 +46,7 @@ Allowed: TypeAlias = Callable[[Sequence[str]], Collection[str]] | Collection[str
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 KEYWORD: Final = "keyword"
-FORMAT = 1
+FORMAT = 2  # 1 had the titles in references where they stand, not with the sections that they name
 FIRST_BATCH = 64
 LARGEST_BATCH = 4_096
 FITTED_ON: Final = 20_000  # most texts that are looked at to choose how words are weighed on a server
@@ -132,8 +134,16 @@ class KeywordIndex:
 
     @classmethod
     def build(
-        cls, items: Iterable[tuple[str, str]], *, tokenizer: Tokenizer, version: int, k1: float = 1.5, b: float = 0.75
+        cls,
+        items: Iterable[tuple[str, str]],
+        *,
+        tokenizer: Tokenizer,
+        version: int,
+        k1: float = 1.5,
+        b: float = 0.75,
+        said: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> KeywordIndex:
+        """Index the text of each node, and what is ``said`` of some of them, which is asked once all were read."""
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise ConfigError(f"BM25 needs k1 of 0 or more and b from 0 to 1, got k1={k1!r}, b={b!r}")
         vocabulary: dict[str, int] = {}
@@ -142,6 +152,8 @@ class KeywordIndex:
             if node_id in documents:
                 raise IndexingError(f"node id {node_id[:80]!r} comes twice; node ids must be unique within an index")
             documents[node_id] = [vocabulary.setdefault(token, len(vocabulary)) for token in tokenizer.tokens(text)]
+        for node_id, text in said():
+            documents[node_id] += [vocabulary.setdefault(token, len(vocabulary)) for token in tokenizer.tokens(text)]
         node_ids = sorted(documents)
         postings = Postings.build([documents[node_id] for node_id in node_ids], len(vocabulary), k1=k1, b=b)
         shared: dict[str, Any] = {"tokenizer": tokenizer, "version": version, "k1": k1, "b": b}
@@ -231,6 +243,48 @@ def _identity(tokenizer: Tokenizer, version: int) -> dict[str, Any]:
     return {"kind": "keyword", "format": FORMAT, "version": version, "fingerprint": tokenizer.fingerprint}
 
 
+# ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about. By its words alone the chunk that
+# says so would be found for that question, before the one that answers it.
+
+_TITLED: Final = re.compile(
+    r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){1,4})\.?[\s,:\u7bc0\u8282]{0,3}"
+    r"(?:“([^”\n]{4,200})”|„([^“”\n]{4,200})[“”]|«([^»\n]{4,200})»|「([^」\n]{4,200})」)"
+)
+_SECTION_NUMBER: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){1,4}(?![\d.]*\w)")
+
+
+class TitledReferences:
+    """The titles that references give to numbered sections: of their own document, or of the only other that has it."""
+
+    def __init__(self) -> None:
+        self._sections: dict[str, dict[str, tuple[int, str]]] = {}  # by number and document: its first node
+        self._titles: list[tuple[str, str, str, str]] = []  # number, document and node of the reference, title
+
+    def without(self, node: BaseNode, text: str) -> str:
+        """Take the references out of a node's text, and remember them."""
+        doc_id, start = node.ref_doc_id or "", getattr(node, "start_char_idx", None) or 0
+        number = _SECTION_NUMBER.match(str(node.metadata.get("section", "")).rpartition(" > ")[2])
+        if number is not None:
+            known = self._sections.setdefault(number[0], {})
+            known[doc_id] = min(known.get(doc_id, (start, node.node_id)), (start, node.node_id))
+
+        def taken(found: re.Match[str]) -> str:
+            title = next(filter(None, found.groups()[1:]))
+            self._titles.append((found[1], doc_id, node.node_id, " ".join(title.split())))
+            return found[1]
+
+        return _TITLED.sub(taken, text)
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """Yield the titles with the nodes that they belong to, each once; those of no known section stay."""
+        found = dict[tuple[str, str], None]()
+        for number, doc_id, node_id, title in self._titles:
+            known = self._sections.get(number, {})
+            place = known.get(doc_id) or (next(iter(known.values())) if len(known) == 1 else None)
+            found.setdefault((node_id if place is None else place[1], title))
+        yield from found
+
+
 def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView[KeywordIndex]:
     """Return the keyword index of a stored index, saved in a folder of its own."""
     folder = index.folder / KEYWORD
@@ -239,8 +293,9 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
         return KeywordIndex.load(folder, tokenizer=Tokenizer(language=language()), version=version)
 
     def build(version: int) -> KeywordIndex:
-        items = ((node.node_id, embedded_text(node)) for node in index.nodes())
-        return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version)
+        titles = TitledReferences()
+        items = ((node.node_id, titles.without(node, embedded_text(node))) for node in index.nodes())
+        return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version, said=titles.said)
 
     what = f"keyword index of index {index.name!r}"
     return DerivedView(what, index.catalog.version, load=load, build=build, write=lambda view: view.save(folder))

@@ -192,6 +192,13 @@ def _profile_of(index: StoredNodes, version: int) -> IndexProfile:
     return replace(profile, nodes=index.count()) if index.is_remote else profile
 
 
+def unprofiled(index: StoredNodes) -> IndexProfile:
+    """Return what can be told of an index while its profile is being made."""
+    nothing = np.empty((0, index.manifest.dimension), dtype=np.float32)
+    known = make_profile((), nothing, index.name, index.description, np.empty(0, dtype=np.float32), index.version)
+    return replace(known, nodes=index.count(), whole=False)
+
+
 def embed_description(model: EmbeddingModel, name: str, description: str, *, timeout_s: float | None = None) -> Vector:
     """Embed a description; without its vector the rest of the profile still tells the indexes apart."""
     if description:

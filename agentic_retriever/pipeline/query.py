@@ -36,7 +36,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, run_sides
+from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
@@ -51,6 +51,7 @@ RETRY_BELOW: Final = 0.5  # the next strategy is tried when what was found fits 
 _TIME_FACTOR: Final = 2.0  # and when the time left is that many times what the last one took
 
 _MISSING: Final = {
+    schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
     schema.View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
     schema.View.HIERARCHY: "the index has no leaves; build them with: agentic-retriever index build NAME",
 }
@@ -102,9 +103,21 @@ class _Run:
     recorded: schema.RouteDecision | None = None  # a decision to follow where chance or a model made it
     degraded: list[schema.Degradation] = field(default_factory=list)  # while routing
     vector: Vector | None = None
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # terms of the question with their other forms
+    lifting: tuple[str, ...] = ()  # words that lift passages
     decision: schema.RouteDecision = field(init=False, repr=False)  # there only once it was routed
     order: tuple[schema.Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
+
+    @property
+    def other_forms(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(self.forms.values())))
+
+    @property
+    def understood(self) -> tuple[str, ...]:
+        """What the terms of the field made of the question, in words."""
+        expanded = (f"{term} = {', '.join(others)}" for term, others in self.forms.items() if others)
+        return (*expanded, *([f"lifted by: {', '.join(self.lifting)}"] if self.lifting else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +127,11 @@ class _Find:
     tried: schema.Tried
     result: retrievers.SearchResult = field(default_factory=retrievers.SearchResult)
     origin: dict[str, str] = field(default_factory=dict)
+    fits: float | None = None  # how well by cosines of whole chunks, where there are any
 
     @property
     def rank(self) -> float:
-        """What a choice among several searches goes by; an unknown confidence counts as middling.
+        """Whether it found enough; an unknown confidence counts as middling.
 
         What satisfies the conditions that the question states fits by these, however near its wording lies. A search
         for such conditions that found none in the question is dense search alone, and any other strategy goes before.
@@ -128,6 +142,13 @@ class _Find:
         if self.tried.strategy is schema.Strategy.METADATA and not (understood and self.result.degraded):
             return 1.0 if understood else 0.0
         return 0.5 if self.tried.confidence is None else self.tried.confidence
+
+    @property
+    def choice(self) -> float:
+        """What a choice among searches goes by; leaves say nothing, as they are nearer than whole chunks."""
+        by_leaves_alone = self.fits is None and self.tried.confidence is not None
+        is_plain = self.result.nodes and self.tried.strategy is not schema.Strategy.METADATA
+        return self.rank if not is_plain else -0.5 if by_leaves_alone else 0.5 if self.fits is None else self.fits
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -231,7 +252,9 @@ class Pipeline:
     def _begin(self, question: Question, recorded: schema.RouteDecision | None = None) -> _Run:
         self.resources.check_open()
         spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
-        return _Run(question=question, spending=spending, recorded=recorded)
+        terms, query = self._domain_terms, question.query
+        forms, lifting = terms.expanded(query), terms.lifting(query)
+        return _Run(question=question, spending=spending, recorded=recorded, forms=forms, lifting=lifting)
 
     @contextmanager
     def _query(self, run: _Run) -> Iterator[Span | None]:
@@ -284,6 +307,7 @@ class Pipeline:
             llm=self.writers,
             prompts=VERSION,
             config=resources.config_key,
+            terms=repr(self._domain_terms),  # which may have been read from a file
             budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
             force_cloud=question.force_cloud,
         )
@@ -360,7 +384,7 @@ class Pipeline:
             try:
                 model = self.resources.embedding()
                 limit = embedding_time_s(run.spending.left_s("embedding the question"), model)
-                return model.embed_query(run.question.query, timeout_s=limit)
+                return model.embed_query(expanded_text(run.question.query, run.other_forms), timeout_s=limit)
             except errors.AgenticRetrieverError as err:
                 run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
@@ -463,7 +487,7 @@ class Pipeline:
     def _attempt(self, run: _Run, strategy: schema.Strategy) -> _Find:
         """Search all chosen indexes side by side; one that fails is left out as long as another answers."""
         spending, chosen = run.spending, run.decision.index
-        top_k = self._refining.candidates(self._kept(run))
+        top_k = self._refining.candidates(self._kept(run), lifts=bool(run.lifting))
         searches = {name: partial(self._search, run, strategy, name, top_k) for name in chosen.names}
         before = spending.remaining_s()
         failed: dict[str, errors.AgenticRetrieverError] = {}
@@ -482,9 +506,10 @@ class Pipeline:
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
         index = self.resources.index(chosen.name)
-        fits = relevance(nodes, index.search_profile() or index.profile())
+        profile = index.search_profile() or index.profile()
         ms = (before - spending.remaining_s()) * 1000
-        return _Find(schema.Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
+        tried = schema.Tried(strategy=strategy, confidence=relevance(nodes, profile), nodes=len(nodes), ms=ms)
+        return _Find(tried, result, origin, relevance(nodes, profile, _OF_CHUNKS))
 
     def _search(self, run: _Run, strategy: schema.Strategy, name: str, top_k: int) -> retrievers.SearchResult:
         index = self.resources.index(name)
@@ -500,6 +525,7 @@ class Pipeline:
             timeout_s=left,
             model=self._metered(run),
             words_only=compares and vector is None,
+            forms=run.other_forms,
         )
         adapter = self.resources.adapter(index, strategy)
         # A thread costs more than a search, so only those that may overrun get one.
@@ -525,7 +551,7 @@ class Pipeline:
     def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
         """Put the record of the search around the best find; without any, nothing was searched."""
         nothing = _Find(schema.Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
-        best = max(finds, key=lambda one: one.rank, default=nothing)  # the first of equals
+        best = max(finds, key=lambda one: one.choice, default=nothing)  # the first of equals
         run.origin = best.origin
         nodes, lost = self._refine(run, best) if finds else ((), ())
         names = [strategy.value for strategy in run.order]
@@ -540,7 +566,7 @@ class Pipeline:
             indexes=run.decision.index.names,
             route=run.decision,
             degraded=(*run.decision.degraded, *failed, *best.result.degraded, *lost),
-            understood=best.result.understood,
+            understood=(*run.understood, *best.result.understood),
             timings_ms=run.spending.timings_ms(),
             tried=tuple(one.tried for one in finds),
             usage=run.spending.usage,
@@ -549,7 +575,7 @@ class Pipeline:
     def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[schema.Degradation, ...]]:
         """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
-        given = list(find.result.nodes)
+        given = refining.lift(find.result.nodes, run.lifting)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
 
         @cache
@@ -652,9 +678,10 @@ class Pipeline:
         if run.question.force_cloud and done.tier is not schema.Tier.CLOUD:
             reason = "no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none"
             degraded = (*degraded, schema.Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
+        found = {one.node.node_id: one for one in retrieval.nodes}
         return schema.Answer(
             text=done.text,
-            citations=done.citations,
+            citations=tuple(_with_scores(one, found) for one in done.citations),
             confidence=done.confidence,
             route=retrieval.route,
             nodes=retrieval.nodes,
@@ -711,7 +738,8 @@ def _reason(err: BaseException) -> str:
 
 # What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
 
-_COSINES: Final = ("dense", "leaf", "chunk")  # sources of strategies whose scores are cosines with a node of the index
+_OF_CHUNKS: Final = ("dense", "chunk")  # sources of strategies whose scores are cosines with a chunk
+_COSINES: Final = (*_OF_CHUNKS, "leaf")  # or with a leaf of one
 
 # Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
 # stand above a z of 0, 95 % of the others below 0.4.
@@ -720,9 +748,9 @@ _STEEPNESS, _TURN = 2.0, -0.3
 INDEX_SHARE: Final = 0.4  # how much a good index lifts its nodes: the weight of the collection in CORI's merging
 
 
-def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | None:
+def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile, sources: Sequence[str] = _COSINES) -> float | None:
     """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
-    cosines = [cosine for node in nodes if (cosine := _node_cosine(node)) is not None]
+    cosines = [cosine for node in nodes if (cosine := _node_cosine(node, sources)) is not None]
     if not cosines:
         return None
     z = (max(cosines) - profile.background_mean) / profile.background_std
@@ -730,10 +758,18 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     return 1 / (1 + math.exp(max(-60.0, min(60.0, -_STEEPNESS * (z - _TURN)))))
 
 
-def _node_cosine(node: NodeWithScore) -> float | None:
+def _with_scores(citation: schema.Citation, found: Mapping[str, NodeWithScore]) -> schema.Citation:
+    node = found.get(citation.node_id)
+    if node is None:  # what a caller's own synthesizer made
+        return citation
+    final = {} if node.score is None else {"final": node.score}
+    return replace(citation, scores={**retrievers.source_scores(node), **final})
+
+
+def _node_cosine(node: NodeWithScore, sources: Sequence[str] = _COSINES) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
     scores = retrievers.source_scores(node)
-    return max((scores[source] for source in _COSINES if source in scores), default=None)
+    return max((scores[source] for source in sources if source in scores), default=None)
 
 
 def merge_indexes(

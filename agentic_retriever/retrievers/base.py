@@ -126,6 +126,11 @@ def _copies_plainly(kind: type) -> bool:
     return issubclass(kind, BaseModel) and (kind.__copy__, kind.__deepcopy__) == _PYDANTIC_COPIES
 
 
+def expanded_text(query: str, forms: Sequence[str]) -> str:
+    """Return what is embedded of a question: with the other forms of its terms."""
+    return f"{query} ({'; '.join(forms)})" if forms else query
+
+
 @dataclass(frozen=True, slots=True)
 class RetrievalRequest:
     query: str
@@ -135,6 +140,16 @@ class RetrievalRequest:
     timeout_s: float | None = None  # for the whole search, or None for the configuration's deadline
     model: ModelClient | None = None
     words_only: bool = False  # the question could not be embedded, which is not to be tried again
+    forms: tuple[str, ...] = ()  # other forms of its terms
+
+    @property
+    def words(self) -> str:
+        """What is searched by words: the question and the other forms."""
+        return "\n".join((self.query, *self.forms))
+
+    @property
+    def meaning(self) -> str:
+        return expanded_text(self.query, self.forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,13 +497,13 @@ def search_words(index: Index, request: RetrievalRequest, depth: int) -> tuple[R
     view, filters = index.keyword(), request.filters
     nodes: dict[str, BaseNode] = {}
     if not isinstance(view, KeywordIndex):
-        hits = view.search_words(request.query, depth, filters)
+        hits = view.search_words(request.words, depth, filters)
         nodes = {hit.node.node_id: hit.node for hit in hits}
         return sorted(((hit.node.node_id, hit.score) for hit in hits), key=lambda one: (-one[1], one[0])), nodes
     if filters is None or is_empty(filters):
-        return view.search(request.query, depth), nodes
+        return view.search(request.words, depth), nodes
     if index.has_prefilter:
-        return view.search(request.query, depth, allowed=index.candidates(filters)), nodes
+        return view.search(request.words, depth, allowed=index.candidates(filters)), nodes
     # An index of somebody's own: what the words find is read by id and tested, batch by batch.
     satisfies = predicate(filters)
 
@@ -496,4 +511,4 @@ def search_words(index: Index, request: RetrievalRequest, depth: int) -> tuple[R
         nodes.update(item for item in fetch_nodes(index, node_ids).items() if satisfies(node_fields(item[1])))
         return nodes.keys()
 
-    return view.search(request.query, depth, allowed=allowed), nodes
+    return view.search(request.words, depth, allowed=allowed), nodes

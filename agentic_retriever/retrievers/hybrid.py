@@ -131,13 +131,14 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 
 # How much hybrid search trusts its dense side: evenly, by question, or as fitted on judged questions of an index.
 #
-# A question's best cosine is compared with the cosines between unrelated nodes of the index, and with what the best of
-# that many nodes would reach by chance. Far above, the dense side has found something, and gets more weight; below, the
-# words get more. The constants of the default were chosen on public collections, each judged by constants chosen on the
-# others; docs/training.md has the table.
+# A question's best cosine is compared with the cosines between unrelated nodes of the index, with what the best of that
+# many nodes would reach by chance, and with the best score by words. Far above, the dense side has found something, and
+# gets more weight; where the words have found much, they get more. The constants of the default were chosen on public
+# collections, each judged by constants chosen on the others, and one long document; docs/training.md has the table.
 
 FUSION_FILE: Final = "fusion.json"
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little
+WORDS_SPEAK: Final = 1.3  # standard deviations of excess that go with e times the score by words
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,15 +156,15 @@ class FusionTrainedOn(json_files.FileTable):
 class FusionModel(json_files.FileTable):
     """The weight of the dense side, by question.
 
-    The weight is ``alpha`` where the excess of the best cosine (see :func:`dense_excess`) is ``pivot``, or not known.
+    The weight is ``alpha`` where the excess of the dense side (see :func:`dense_excess`) is ``pivot``, or not known.
     It rises by ``slope`` with each standard deviation of excess, moves at most ``reach`` away from ``alpha``, and stays
     in [0, 1]. With a slope of 0 it is the same for every question; ``alpha`` 0 is BM25 alone, 1 dense search alone.
     """
 
-    format: Literal[1] = field(default=1, repr=False)
+    format: Literal[2] = field(default=2, repr=False)  # 1 was fitted to an excess that knew nothing of the words
     alpha: json_files.Share = 0.5
-    slope: json_files.NotNegative = 0.1
-    pivot: json_files.Number = 0.4
+    slope: json_files.NotNegative = 0.14
+    pivot: json_files.Number = -3.5
     reach: json_files.Share = 0.2
     trained_on: FusionTrainedOn | None = None  # none for the default
 
@@ -196,7 +197,7 @@ class FusionModel(json_files.FileTable):
         return json_files.load_model(path, cls.from_dict, advice="remove it or train the index again")
 
 
-# Without judged questions: both sides alike, moved by at most 0.2 by what the dense side has found.
+# Without judged questions: both sides alike, moved by at most 0.2 by what they have found.
 DEFAULT_FUSION: Final = FusionModel()
 
 
@@ -211,16 +212,18 @@ def _read_fusion(path: Path, _stamp: object) -> FusionModel:
     return FusionModel.load(path) or DEFAULT_FUSION
 
 
-def dense_excess(best: float | None, profile: IndexProfile | None) -> float | None:
-    """Tell how far the best cosine of a search stands above what the best of unrelated nodes reaches by chance.
+def dense_excess(best: float | None, profile: IndexProfile | None, words: float = 1.0) -> float | None:
+    """Tell how far the best cosine of a search stands above chance, less what the best score by words says.
 
-    That is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
-    always near, does not count as one that knows the answer.
+    Chance is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
+    always near, does not count as one that knows the answer. Scores are scaled to their best before they are merged;
+    only here it counts whether that has many rare words of the question or one common word.
     """
-    if best is None or profile is None or profile.nodes < MIN_NODES or not profile.background_std > 0:
+    if best is None or profile is None or profile.nodes < MIN_NODES or not profile.background_std > 0 or words <= 0:
         return None
     by_chance = NormalDist().inv_cdf(2 ** (-1 / profile.nodes))
-    excess = (best - profile.background_mean) / profile.background_std - by_chance
+    above = (best - profile.background_mean) / profile.background_std - by_chance
+    excess = above - WORDS_SPEAK * math.log(words)
     return excess if math.isfinite(excess) else None
 
 
@@ -261,7 +264,8 @@ class SideLists:
         words, dense = lists.get(base.BM25, ()), lists.get(DENSE, ())
         floors = {base.BM25: 0.0} if 0 < len(words) < depth else {}
         profile = next((side.profile for side in sides.values() if side.profile is not None), None)
-        return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, profile))
+        heard = (words[0][1] if words else None) or 1.0
+        return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, profile, heard))
 
     def merged(self, dense_weight: float, method: Fusion = Fusion.CALIBRATED) -> list[tuple[str, float]]:
         """Merge the sides, best first; calibrated and weighted scores are in [0, 1]."""
@@ -303,7 +307,7 @@ class HybridRetriever(base.RetrieverAdapter):
             hits = self._ask_server(
                 request,
                 lambda server, vector: server.search_fused(
-                    vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
+                    vector, request.words, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
                 ),
             )
             if hits is not None:
@@ -325,7 +329,7 @@ class HybridRetriever(base.RetrieverAdapter):
             return self._with_background(words) if self._fusion is Fusion.CALIBRATED else words
 
         both = self._ask_server(
-            request, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
+            request, lambda server, vector: server.search_both(vector, request.words, depth, request.filters)
         )
         if both is not None:
             return {DENSE: _Side.of(both[0]), base.BM25: completed(_Side.of(both[1]))}, {}

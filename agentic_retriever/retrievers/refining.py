@@ -26,7 +26,7 @@ from agentic_retriever.indices import Index, embedded_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import rerank_prompt
 from agentic_retriever.retrievers import base
-from agentic_retriever.retrievers.hybrid import unit_scores
+from agentic_retriever.retrievers.hybrid import FUSED, unit_scores
 from agentic_retriever.schema import MAX_TOP_K, Degradation
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.threads import DeadlineCaller, guarded
@@ -63,9 +63,9 @@ class Refining:
         wanted = math.ceil(top_k * (0.5 + min(1.0, max(0.0, complexity_score))))
         return min(max(wanted, min(FEWEST, top_k)), MAX_TOP_K)
 
-    def candidates(self, top_k: int) -> int:
+    def candidates(self, top_k: int, *, lifts: bool = False) -> int:
         """Return how many nodes to retrieve so that ``top_k`` can be kept: more when there is something to choose."""
-        chooses = self._reranker is not None or bool(self._boosts) or self._config.mmr_trade_off < 1
+        chooses = lifts or self._reranker is not None or bool(self._boosts) or self._config.mmr_trade_off < 1
         return max(top_k, RERANK_CANDIDATES) if chooses else top_k
 
     def run(
@@ -198,6 +198,29 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
         score = base.finite_or_least(entry.score)
         moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
         lifted.append(entry if total == 0 or score == -math.inf else rescored(entry, moved))
+    return in_order(lifted)
+
+
+LIFT: Final = 0.05
+LIFTED_BY: Final = "lifted_by"  # in the details: the words for which a node was lifted
+
+
+def lift(nodes: Sequence[NodeWithScore], words: Sequence[str]) -> list[NodeWithScore]:
+    """Add ``LIFT`` for each of some words that a node has: of the score where it was fused, else of their range."""
+    values = base.finite_scores(nodes)
+    if not words or not values:
+        return list(nodes)
+    span, lifted = (max(values) - min(values)) or 1.0, []
+    for entry in nodes:
+        text, score = embedded_text(entry.node), base.finite_or_least(entry.score)
+        tokenizer = Tokenizer(detect_language(text))
+        cut = _joined(tokenizer.tokens(text))
+        had = [word for word in words if (run := tokenizer.query_tokens(word)) and _joined(run) in cut]
+        gain = LIFT * len(had) * (1.0 if FUSED in base.source_scores(entry) else span)
+        is_lifted = bool(had) and score > -math.inf
+        lifted.append(
+            base.detailed(rescored(entry, score + gain), score + gain, **{LIFTED_BY: had}) if is_lifted else entry
+        )
     return in_order(lifted)
 
 

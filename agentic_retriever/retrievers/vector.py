@@ -43,7 +43,7 @@ def with_vector(index: Index, request: base.RetrievalRequest, left_s: float) -> 
     try:
         with guard("the embedding model", EmbeddingError):
             limit = embedding_time_s(left_s, index.embedding)
-            embedded = index.embedding.embed_query(request.query, timeout_s=limit)
+            embedded = index.embedding.embed_query(request.meaning, timeout_s=limit)
     except DeadlineExceededError as err:
         raise EmbeddingError(str(err)) from err
     return replace(request, query_vector=tuple(float(x) for x in embedded))

@@ -8,13 +8,15 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+from pydantic import BaseModel, ValidationError
 from typing_extensions import override
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
@@ -203,25 +205,52 @@ _MAX_FORM_CHARS: Final = 200
 _BY_COUNT: Final = (0.0, 0.8, 1.0)
 
 
+class _TermFile(BaseModel, extra="forbid"):
+    expand: dict[str, str | list[str]] = {}
+    boost: dict[str, str | list[str]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class DomainTerms:
-    """Terms of the field, each with its other forms; equal ones share their tables."""
+    """Terms of the field, each with its other forms, and what lifts passages; equal ones share their tables."""
 
     terms: tuple[tuple[str, ...], ...] = ()
+    boosts: tuple[tuple[str, ...], ...] = ()  # a trigger, and the words that lift passages where a question has it
 
     @classmethod
     def parse(cls, text: str) -> DomainTerms:
-        entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
-        if len(entries) > MAX_DOMAIN_TERMS:
-            raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
-        terms = [tuple(form.strip() for form in entry.split("|")) for entry in entries]
-        for entry, forms in zip(entries, terms, strict=True):
-            if not all(any(map(str.isalnum, form)) and len(form) <= _MAX_FORM_CHARS for form in forms):
-                raise ConfigError(
-                    f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most "
-                    f"{_MAX_FORM_CHARS} characters, got {entry[:80]!r}"
-                )
-        return cls(tuple(terms))
+        """Read ``TERM | ALIAS; TERM``, a JSON object with ``expand`` and ``boost``, or the ``.json`` file of one."""
+        text = text.strip()
+        try:
+            if text.endswith(".json"):
+                text = Path(text).read_text(encoding="utf-8")
+            read = _TermFile.model_validate_json(text) if text.lstrip().startswith("{") else None
+        except (OSError, UnicodeDecodeError, ValidationError) as err:
+            what = (
+                err.errors(include_url=False)[0] if isinstance(err, ValidationError) else {"loc": (), "msg": str(err)}
+            )
+            where = ".".join(map(str, what["loc"][:2]))
+            form = '{"expand": {"ISR": "Impuesto Sobre la Renta"}, "boost": {"brakes": ["ABS", "disc"]}}'
+            raise ConfigError(
+                f"domain_terms: {where + ': ' if where else ''}{what['msg']}; write it as {form}"
+            ) from err
+        if read is None:
+            entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
+            return cls(_checked([entry.split("|") for entry in entries]))
+        lists = ([[key, *([forms] if isinstance(forms, str) else forms)] for key, forms in part.items()]
+                 for part in (read.expand, read.boost))  # fmt: skip
+        return cls(*map(_checked, lists))
+
+    def expanded(self, query: str) -> dict[str, tuple[str, ...]]:
+        """Return the terms of the field that a query has, each as it stands there, with their other forms."""
+        has = _form_finder(query)
+        split = ([[form for form in forms if has(form) is wanted] for wanted in (True, False)] for forms in self.terms)
+        return {seen[0]: tuple(others) for seen, others in split if seen and others}
+
+    def lifting(self, query: str) -> tuple[str, ...]:
+        """Return the words that lift passages for this query."""
+        has = _form_finder(query)
+        return tuple(dict.fromkeys(word for trigger, *words in self.boosts if has(trigger) for word in words))
 
     def found(self, query_terms: Sequence[str], language: str) -> list[str]:
         return [self.terms[at][0] for at in sorted(_table(self, language).found(query_terms))]
@@ -229,6 +258,33 @@ class DomainTerms:
     def strength(self, query_terms: Sequence[str], language: str) -> float:
         """Return how much the terms of a query speak, in [0, 1]: 0 for none, 0.8 for one, 1 for two and more."""
         return _graded(_BY_COUNT, len(self.found(query_terms, language)))
+
+
+def _checked(entries: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    if len(entries) > MAX_DOMAIN_TERMS:
+        raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
+    terms = tuple(tuple(form.strip() for form in forms) for forms in entries)
+    for form in (form for forms in terms for form in forms):
+        if not any(map(str.isalnum, form)) or len(form) > _MAX_FORM_CHARS:
+            raise ConfigError(
+                f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most "
+                f"{_MAX_FORM_CHARS} characters, got {form[:80]!r}"
+            )
+    return terms
+
+
+def _form_finder(query: str) -> Callable[[str], bool]:
+    """Return what tells whether a query has a form, whatever its endings; one in capitals even if it is a stop word."""
+    tokenizer = Tokenizer(detect_language(query))
+    asked = "\0".join(("", *tokenizer.query_tokens(query), ""))
+
+    def has(form: str) -> bool:
+        if form.isupper() and re.search(rf"(?<!\w){re.escape(form)}(?!\w)", query):
+            return True
+        run = tokenizer.query_tokens(form)
+        return bool(run) and "\0".join(("", *run, "")) in asked
+
+    return has
 
 
 @lru_cache(64)

@@ -24,6 +24,7 @@ _NEAR_DUPLICATE = 92
 _MAX_COMPARED = 50
 _TITLE_KEYS = ("title", "file_name", "filename")
 _SECTION_KEYS = ("section", "section_path", "header_path", "heading")
+_SOURCE_KEYS = ("url", "source_url", "source", "file_path", "file_name")
 _PAGE_KEYS = ("page", "page_number", "page_label")
 
 
@@ -88,6 +89,8 @@ class ContextPassage:
             section=self.section_at(start),
             page=pages[0] if pages else None,
             pages=pages,
+            article=_text_of(self.node.node.metadata, ("article",)),
+            source=_text_of(self.node.node.metadata, _SOURCE_KEYS),
         )
 
 

@@ -57,7 +57,12 @@ def sides_of(dataset, vectors):
         found = words.search(query.text, DEPTH)
         lists = {side: entries for side, entries in (("dense", dense), ("bm25", found)) if entries}
         floors = {"bm25": 0.0} if 0 < len(found) < DEPTH else {}
-        yield query, SideLists(lists=lists, floors=floors, excess=dense_excess(dense[0][1], known))
+        yield (
+            query,
+            SideLists(
+                lists=lists, floors=floors, excess=dense_excess(dense[0][1], known, found[0][1] if found else 1.0)
+            ),
+        )
 
 
 @pytest.mark.parametrize("name", ["xquad-th", "xquad-es"])

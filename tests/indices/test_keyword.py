@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from waiting import in_threads
 
 from agentic_retriever.errors import ConfigError, IndexingError, InvalidQueryError, StoreDamagedError, StoreError
-from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.keyword import KeywordIndex, TitledReferences
 from agentic_retriever.stores import files as sealed_folder
 from agentic_retriever.text import Tokenizer
 
@@ -323,3 +324,44 @@ def test_an_unreadable_file_is_a_store_error(saved):
     (saved[0] / "rows.npy").chmod(0)
     with pytest.raises(StoreError, match=r"rows\.npy"):
         load(saved[0])
+
+
+REFERRING = "For more, see {} and then go on."
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "Section 6.1, “How many releases are there?”", "Abschnitt 6.1, „How many releases are there?“",
+        "Section 6.1, « How many releases are there? »", "Раздел 6.1, «How many releases are there?»",
+        "第 6.1 节 “How many releases are there?”", "6.1「How many releases are there?」",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("same_document", [True, False])
+def test_a_title_in_a_reference_is_found_with_the_section_that_it_names(reference, same_document):
+    def node(name, text, section, doc_id):
+        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc_id)}
+        return TextNode(id_=name, text=text, metadata={"section": section}, relationships=source, start_char_idx=0)
+
+    other = "one" if same_document else "two"
+    nodes = [
+        node("near", REFERRING.format(reference), "5.4 Choosing", "one"),
+        node("meant", "There are three of them.", "6 Archives > 6.1", other),
+        node("outside", "See Section 9.9, “Which cakes are eaten”.", "7.2", "one"),
+        node("deeper", "There is more.", "6 Archives > 6.1.2", other),
+    ]
+    titles = TitledReferences()
+    items = [(one.node_id, titles.without(one, one.text)) for one in nodes]
+    words = KeywordIndex.build(items, tokenizer=Tokenizer("en"), version=1, said=titles.said)
+    assert [node_id for node_id, _ in words.search("how many releases", 5)] == ["meant"]
+    assert [node_id for node_id, _ in words.search("which cakes are eaten", 5)] == ["outside"]
+    assert [node_id for node_id, _ in words.search("go on", 5)] == ["near"]
+
+
+def test_a_number_that_several_other_documents_have_is_nobodys():
+    titles = TitledReferences()
+    for at, section in enumerate(("1.1", "6.1", "6.1")):
+        source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"d{at}")}
+        text = "see Section 6.1, “Releases”" if at == 0 else "text"
+        titles.without(TextNode(id_=f"n{at}", text=text, metadata={"section": section}, relationships=source), text)
+    assert list(titles.said()) == [("n0", "Releases")]

@@ -100,9 +100,9 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
 def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, index, strategy):
     local = made(storage, embedding, "local", server=False)
     assert isinstance(local.vector_store, QdrantEdgeVectorStore)
-    assert isinstance(local.keyword(), KeywordIndex)
     for each in (local, index):
         each.build_views()
+    assert isinstance(local.keyword(), KeywordIndex)
     here, there = found(local, strategy), found(index, strategy)
     if strategy is Strategy.HYBRID:  # BM25's average length is an estimate there
         assert {i for i, _ in here[:5]} <= {i for i, _ in there}

@@ -332,6 +332,7 @@ def test_texts_and_vectors_that_are_not_what_was_added_are_damage(storage, index
 
 def test_a_closed_index_answers_nothing_even_of_what_it_has_read(storage, index, folder):
     Indexer(index).add_path(folder)
+    index.build_search()
     for read in (index.metadata, index.keyword, index.profile):
         read()
     storage.shut("docs")
@@ -370,10 +371,16 @@ def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder
 
 def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(storage, index, embedding, folder):
     Indexer(index).add_path(folder)
+    with pytest.raises(errors.StoreError, match="index build docs"):
+        index.keyword()
+    assert (index.profile().nodes, index.profile().whole) == (3, False)
+    index.build_search()
     assert index.keyword().search("gamma", 5)[0][0].startswith("gamma.md")
     assert index.profile().nodes == 3
     (folder / "gamma.md").unlink()
     Indexer(index).add_path(folder)
+    assert index.profile().nodes == 3  # the one before, until there is another
+    index.build_search()
     assert index.keyword().search("gamma", 5) == []
     assert index.profile().nodes == 2
     before = index.profile()
@@ -386,6 +393,8 @@ def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(sto
         path.write_bytes(path.read_bytes()[: max(1, path.stat().st_size // 2)])
     storage.close()
     again = storage.open("docs", embedding)
+    assert not again.is_searchable
+    again.build_search()
     assert again.keyword().search("alpha", 5)
     assert again.profile().nodes == 2
 

@@ -18,6 +18,7 @@ from agentic_retriever import retrievers
 from agentic_retriever.errors import ConfigError, EmbeddingError, RetrievalError, StoreDamagedError, StoreError
 from agentic_retriever.retrievers.hybrid import (
     DEFAULT_FUSION,
+    WORDS_SPEAK,
     Fusion,
     FusionModel,
     FusionTrainedOn,
@@ -256,6 +257,10 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     assert of(1_000) == pytest.approx(5 - 3.198, abs=0.01)
     assert of(30) > of(1_000) > of(1_000_000)
     assert of(1_000, 0.95) > of(1_000, 0.9)
+    # What the words have found counts against it, by so many standard deviations for e times the score.
+    known = background(0.8, 0.02, 1_000)
+    assert dense_excess(0.9, known, math.e) == pytest.approx(of(1_000) - WORDS_SPEAK)
+    assert dense_excess(0.9, known, 0.0) is None
     flat = background(0.8, 0.0, 99)
     for unknown in (of(29), of(99, None), of(99, math.nan), dense_excess(0.9, None), dense_excess(0.9, flat)):
         assert unknown is None
@@ -277,9 +282,9 @@ def test_models_are_saved_and_loaded_and_files_of_fits_without_judgments_read(tm
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"format": "2"}, "format must be 1, got '2'"), ({"alpha": 1.1}, "alpha must be less than or equal to 1, got"),
+        ({"format": "2"}, "format must be 2, got '2'"), ({"alpha": 1.1}, "alpha must be less than or equal to 1, got"),
         ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": "1"}, "slope"), ({"reach": 2}, "reach"),
-        ({"format": 2}, "format must be 1"), ({"slope": -0.1}, "slope must be greater than or equal to 0, got '-0.1'"),
+        ({"format": 1}, "format must be 2"), ({"slope": -0.1}, "slope must be greater than or equal to 0, got '-0.1'"),
         ({"pivot": None}, "pivot must be a valid number"), ({"pivot": math.inf}, "pivot must be a finite number"),
         ({"more": 1}, "missing or unknown: more"), ({"trained_on": []}, "trained_on must be an object"),
         ({"trained_on": {"dataset": "d"}}, "trained_on must be an object"),
@@ -509,8 +514,8 @@ def test_what_stands_out_by_vector_gets_more_weight(stripes, settings):
     stripes.background = background(0.65, 0.01)  # the best cosine is 0.799
     assert adapter.search_sides(retrievers.RetrievalRequest("zebra", 5)).excess > 5
     assert first(adapter) == [f"n{COUNT - 1}"]
-    stripes.background = background(0.79, 0.05)
-    assert adapter.search_sides(retrievers.RetrievalRequest("zebra", 5)).excess < -2
+    stripes.background = background(0.99, 0.01)  # lower still, as the words say little: every node has the only one
+    assert adapter.search_sides(retrievers.RetrievalRequest("zebra", 5)).excess < DEFAULT_FUSION.pivot - 2
     assert first(adapter) == ["n000"]
 
 

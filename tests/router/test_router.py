@@ -61,7 +61,11 @@ def test_an_answer_has_citations_from_the_right_index_and_the_documented_json(ro
     assert {"index", "index_scores", "strategy", "strategy_scores", "complexity"} <= set(data["route"])
     assert set(data["route"]["index_scores"]) == {"animals", "planets"}
     assert {"vector", "hybrid"} <= set(data["route"]["strategy_scores"])
-    assert {"doc_id", "node_id", "start", "end", "quote", "score"} <= set(data["citations"][0])
+    [cited, *_] = data["citations"]
+    assert {"doc_id", "node_id", "start", "end", "quote", "score", "article", "source"} <= set(cited)
+    assert {"final", "dense"} <= set(cited["scores"])
+    assert cited["scores"]["final"] in [node["score"] for node in data["nodes"]]
+    assert [line.split()[0] for line in answer.references.splitlines()] == [f"[{c.number}]" for c in answer.citations]
     assert {"routing", "embedding", "retrieval", "rerank", "llm", "total"} <= set(data["timings_ms"])
     assert data["usage"]["llm_calls"] == 0
 

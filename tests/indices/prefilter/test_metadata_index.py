@@ -606,6 +606,7 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
         (f"word{i % 53} word{i % 31} word{i}", {"kind": f"k{i % 20}", "year": i % 50}) for i in range(MIN_NODES + 100)
     ]
     Indexer(large).add_nodes([TextNode(id_=f"n{i}", text=text, metadata=row) for i, (text, row) in enumerate(rows)])
+    large.build_search()
     with pool(2) as workers:
         by_engine = search(large, workers)
         large._vector_rows._reader.join(30)
