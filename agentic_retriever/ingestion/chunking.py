@@ -49,7 +49,7 @@ _LITTLE: Final = 0.4  # of that is needed where the neighbours are about somethi
 LEAF_SIZE: Final = 128  # tokens: a few sentences, small enough to tell one statement of a chunk from the next
 _MIN_SIZE = 8
 _MAX_SIZE = 100_000
-_LANGUAGE_SAMPLE = 20_000
+_LANGUAGE_SAMPLE = 8_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Scope:
 
 
 # Weights of logistic models of being out of scope: one for each combination of figures that a question can have.
-_WITH_ALL: Final = {"bias": 5.01, "relevance": -1.63, "contrast": -0.55, "coverage": -3.91, "absent": 3.93}
+_WITH_ALL: Final = {"bias": 5.28, "relevance": -3.54, "contrast": -0.83, "coverage": -4.34, "absent": 4.78}
 _WITH_VECTOR: Final = {"bias": 2.47, "relevance": -3.66, "contrast": -1.08, "absent": 3.93}
 _WITH_WORDS: Final = {"bias": 4.41, "coverage": -5.78, "absent": 4.0}
 

@@ -278,6 +278,7 @@ class StreamedText:
 
 MAX_READ_CHARS: Final = 200_000  # most text that the extractor reads; lower-ranked nodes are left out
 _DOUBTED: Final = 0.5  # confidence below which an answer without a supported sentence is none
+_DOUBTFUL: Final = 0.5  # of the probability from which there is an answer
 _FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError, errors.SynthesisError)
 
 
@@ -366,8 +367,11 @@ class Synthesizer:
     def _answer(self, task: Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
         llm = self._llm if task.limits.budget.may_ask else None
         found = task.extraction
-        score = default_models().answered.probability(task.figures(found.citations)) if found.text else 0.0
-        if not found.text or score < self._answered_from:
+        figures = task.figures(found.citations)
+        score = default_models().answered.probability(figures) if found.text else 0.0
+        # A model sees for itself whether there is an answer; and words alone, without cosines, say little.
+        doubtful = _DOUBTFUL if llm is not None or figures.get("unseen") else 1.0
+        if not found.text or score < self._answered_from * doubtful:
             done = _nothing_found(task, score)
         elif llm is None:
             done = _extracted(task)
@@ -382,7 +386,8 @@ class Synthesizer:
         limits = task.limits
         most = context.MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
         # The passage that answers best comes first: what does not fit is left out from the end.
-        nodes = [task.passages[number - 1].node for number in task.extraction.ranking]
+        first = dict.fromkeys(task.extraction.ranking)
+        nodes = [task.passages[number - 1].node for number in {**first, **{p.number: None for p in task.passages}}]
         passages = context.assemble(nodes, max_chars=limits.max_chars, max_passages=most)
         needs = calls.TierNeeds(
             complexity=task.complexity,
