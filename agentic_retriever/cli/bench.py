@@ -76,6 +76,7 @@ def bench(
     """Measure every strategy on labelled questions, beside the router's own choice and the best possible one."""
     from agentic_retriever.evaluation import BenchOptions, benchmark
 
+    given = datasets or (["sample"] if gate else [])
     named = None if strategies is None else tuple(name.strip() for name in strategies.split(",") if name.strip())
     asked = BenchOptions(
         strategies=named, mode=mode.replace("-", "_"), vectors=vectors, views=views, limit=limit, depth=depth,
@@ -86,7 +87,6 @@ def bench(
         if folder is None:
             console.note("interrupted, this run cannot go on; with --json, --html or --keep it can")
         with shown_steps(console) as steps:
-            given = datasets or (["sample"] if gate else [])
             result = benchmark(_opened(config, given, stack), *given, options=asked, folder=folder, watcher=steps)
         if json_file is not None:
             result.to_json(json_file)

@@ -30,6 +30,7 @@ Figures = Mapping[str, float | None]
 _MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 _MAX_QUESTION_TERMS: Final = 128
 _LEAST_CORRELATED: Final = 4
+_LEAST_WEIGHT: Final = 0.25  # of a word that every node has: it may be what they are about
 AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
 _STILL: Final = 1e-9
 _LANGUAGE_CHARS: Final = 600
@@ -135,7 +136,7 @@ def _accord(covered: Sequence[float], cosines: Sequence[float | None]) -> float 
 def _weights(
     terms: Sequence[str], own: Sequence[frozenset[str]], profile: IndexProfile | None
 ) -> tuple[dict[str, float], float | None]:
-    """Weigh terms by inverse frequency, 1 for what nothing has; and the share of weight that the index does not know.
+    """Weigh terms by inverse frequency, up to 1 for what nothing has; and the share of weight that the index does not know.
 
     Without an index the passages stand for it.
     """
@@ -144,7 +145,8 @@ def _weights(
     else:
         counts, size = Counter(term for there in own for term in there), len(own)
     rarest = math.log(2 * size + 2)
-    weights = {term: math.log((size + 1) / (min(size, counts.get(term, 0)) + 0.5)) / rarest for term in terms}
+    rarity = {term: math.log((size + 1) / (min(size, counts.get(term, 0)) + 0.5)) / rarest for term in terms}
+    weights = {term: _LEAST_WEIGHT + (1 - _LEAST_WEIGHT) * rare for term, rare in rarity.items()}
     if profile is None or not profile.whole or len(counts) >= MAX_TERMS:
         return weights, None
     return weights, math.fsum(weights[term] for term in terms if term not in counts) / math.fsum(weights.values())

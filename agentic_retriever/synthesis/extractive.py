@@ -511,7 +511,7 @@ _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
 _NUMBER_IN_NAME: Final = 3.0
 _DIVERSITY: Final = 0.3
-_LEAST_WHOLE: Final = 0.55
+_LEAST_WHOLE: Final = 0.6
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
 

@@ -103,7 +103,7 @@ def test_problems_are_warned_of(cli, bread, vectors, tmp_path):
     [("bench nowhere", 6, "does not exist"), ("bench boats boats", 6, "called 'boats'"),
      ("bench boats --strategies vectro", 6, "vector"), ("bench boats --mode some", 6, "round_robin"),
      ("bench boats --vectors nowhere", 6, "nowhere does not exist"), ("bench boats --depth 0", 2, "depth"),
-     ("bench", 2, "DATASET"), ("bench-routing nowhere", 6, "does not exist"),
+     ("bench", 6, "name a data set"), ("bench-routing nowhere", 6, "does not exist"),
      ("bench-routing boats boats", 6, "called 'boats'"), ("bench-routing boats --plot r.gif", 6, ".svg or .png"),
      ("bench-routing boats --complexity boats", 3, "DATASET=simple"),
      ("bench-routing boats --descriptions nowhere.json", 6, "nowhere.json"),

@@ -37,7 +37,7 @@ def test_all_rows_and_keys(tmp_path, harbour):
     result = bench(tmp_path, harbour, peers=True)
     told = json.loads(result.to_json(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
-    keys = "format seed options machine versions settings datasets means choice stage_one"
+    keys = "format seed options machine versions settings datasets means choice stage_one intents gate"
     assert set(told) == set(keys.split())
     found = told["datasets"]["harbour"]
     # Peers take no part in it, however well they do.

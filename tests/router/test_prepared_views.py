@@ -90,7 +90,8 @@ def test_the_answer_cache_knows_the_terms_of_a_file(make, tmp_path):
     keys = set()
     for forms in ("Impuesto Sobre la Renta", "Income tax"):
         path.write_text(json.dumps({"expand": {"ISR": forms}}), encoding="utf-8")
-        router = make({"tax": [Document(text=text) for text in TAXES]}, config={"domain_terms": str(path)})
+        docs = [Document(text="La tasa del ISR es de 20 %."), *(Document(text=text) for text in TAXES)]
+        router = make({"tax": docs}, config={"domain_terms": str(path)})
         assert not router.query(QUESTION).cached
         assert router.query(QUESTION).cached
         keys.add(router._pipeline._key(router._pipeline._begin(_question(QUESTION))))

@@ -163,8 +163,11 @@ Dogs stay on a leash.
 
 @pytest.fixture
 def rules(make, tmp_path):
+    # Each section has enough to stand alone.
+    more = " ".join(["It is done as the master of the harbour has it, and whoever does not is asked to leave."] * 8)
     for name in ("Harbour order", "Market order"):
-        (tmp_path / f"{name}.md").write_text(RULES.format(name=name), encoding="utf-8")
+        told = RULES.format(name=name).replace(".\n", f". {more}\n")
+        (tmp_path / f"{name}.md").write_text(told, encoding="utf-8")
     return make({"rules": tmp_path, "planets": THREE["planets"]})
 
 

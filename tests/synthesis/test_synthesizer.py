@@ -345,8 +345,8 @@ def test_what_nodes_say_stays_inside_its_frame(handbook, text):
     synthesizer, llm = with_model(["x"], answered_from=0.0)
     synthesizer.synthesize(QUERY, [make_node(text), *handbook])
     (prompt,) = llm.prompts
-    mark = re.search(r"<<(\w+) passage 1>>", prompt)[1]
-    assert f"<<{mark} passage 1>>\nSource: unknown\n{text}\n<<{mark} end of passage 1>>" in prompt
+    mark, at = re.search(rf"<<(\w+) passage (\d)>>\nSource: unknown\n{re.escape(text)}", prompt).groups()
+    assert f"<<{mark} passage {at}>>\nSource: unknown\n{text}\n<<{mark} end of passage {at}>>" in prompt
     assert prompt.rindex("Answer the question") > prompt.rindex(f"<<{mark} end of question>>")
 
 
