@@ -56,12 +56,12 @@ def _embedding(config: RouterConfig, **_):
     return FakeEmbedding(dimension=64)
 
 
-def isolate(patch: pytest.MonkeyPatch, folder) -> None:
-    """Take away the settings of this machine, the network and the packaged model; work in ``folder``."""
+def isolate(patch: pytest.MonkeyPatch, folder, *, embedding=_embedding) -> None:
+    """Take away the settings of this machine, the network and other embedding models; work in ``folder``."""
     for name in [name for name in os.environ if name.startswith(PREFIX) or name in SHARED]:
         patch.delenv(name)
     patch.setattr(socket.socket, "connect", _connect)
-    patch.setattr("agentic_retriever.resources.resolve_embedding", _embedding)
+    patch.setattr("agentic_retriever.resources.resolve_embedding", embedding)
     patch.chdir(folder)
 
 

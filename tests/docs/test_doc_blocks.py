@@ -14,12 +14,12 @@ from agentic_retriever.cli.app import app
 
 
 @pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """What is there after ``make demo`` in a fresh clone, on the stand-in model, and what the demonstration printed."""
+def clone(tmp_path, monkeypatch, local_embedding):
+    """What is there after ``make demo`` in a fresh clone, and what the demonstration printed."""
     for name in ("docs", "agentic_retriever/sample/data/questions"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "README.md", tmp_path)
-    isolate(monkeypatch, tmp_path)
+    isolate(monkeypatch, tmp_path, embedding=lambda _config, **_: local_embedding)
     monkeypatch.setattr(sys, "argv", [".venv/bin/agentic-retriever", "demo"])
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 0, done.output
