@@ -136,7 +136,7 @@ def _accord(covered: Sequence[float], cosines: Sequence[float | None]) -> float 
 def _weights(
     terms: Sequence[str], own: Sequence[frozenset[str]], profile: IndexProfile | None
 ) -> tuple[dict[str, float], float | None]:
-    """Weigh terms by inverse frequency, up to 1 for what nothing has; and the share of weight that the index does not know.
+    """Weigh terms by inverse frequency, up to 1; and the share of weight that the index does not know.
 
     Without an index the passages stand for it.
     """
