@@ -36,8 +36,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import NUMBERED, copied_nodes, detailed, details, expanded_text, run_sides
-from agentic_retriever.retrievers.hybrid import RRF_K, Fusion, fuse
+from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
 from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
@@ -48,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
-LONG_SHARE: Final = 0.7  # documents are long where what is found comes from fewer of them than this share of its nodes
-_PLAIN: Final = (schema.Strategy.VECTOR, schema.Strategy.HYBRID)  # joined with the finer search in long documents
 
 _MISSING: Final = {
     schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
@@ -155,11 +152,6 @@ class _Find:
         if not self.result.nodes:
             return 0
         return 1 if self.tried.strategy is schema.Strategy.METADATA and not self.result.understood else 2
-
-    @property
-    def is_of_long_documents(self) -> bool:
-        nodes = self.result.nodes
-        return len({one.node.ref_doc_id for one in nodes}) < LONG_SHARE * len(nodes)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -492,7 +484,7 @@ class Pipeline:
                 listed = "; ".join(f"{name}: {_reason(err)}" for name, err in failures.items())
                 message = f"every strategy failed on index {index.name!r} ({listed})"
                 raise errors.RetrievalError(message, failures) from next(iter(failures.values()))
-            retrieval = self._refined(run, self._joined(run, finds), finds, failures)
+            retrieval = self._refined(run, finds, failures)
             if traced is not None:
                 nodes = list(retrieval.nodes)
                 traced.finish(nodes, RetrievalEndEvent(str_or_query_bundle=question.query, nodes=nodes))
@@ -524,36 +516,6 @@ class Pipeline:
         ms = (before - spending.remaining_s()) * 1000
         tried = schema.Tried(strategy=strategy, confidence=relevance(nodes, profile), nodes=len(nodes), ms=ms)
         return _Find(tried, result, origin)
-
-    def _joined(self, run: _Run, finds: list[_Find]) -> _Find:
-        """Return the best find; a plain search fused by rank with that of finer pieces, where documents are long.
-
-        Nothing judges which of both is better: whatever could is what one of them maximises. See docs/routing.md.
-        """
-        first = max(finds, key=lambda one: one.rank)  # the first of equals
-        finer = schema.Strategy.CHUNK_DECOUPLING
-        is_plain = first.tried.strategy in _PLAIN and run.decision.strategy.mode not in {"pinned", "round_robin"}
-        is_asked_for = any(NUMBERED in retrievers.source_scores(one) for one in first.result.nodes[:1])
-        if not (is_plain and finer in run.order and first.is_of_long_documents) or is_asked_for:
-            return first
-        if run.spending.remaining_s() * 1000 <= _TIME_FACTOR * first.tried.ms:
-            return first
-        try:
-            second = self._attempt(run, finer)
-        except Exception as err:  # as above; what was found stands
-            logger.debug("strategy %s failed", finer.value, exc_info=err)
-            lost = schema.Degradation(step=f"retrieval.{finer.value}", reason=_reason(err), fallback="without it")
-            return replace(first, result=replace(first.result, degraded=(*first.result.degraded, lost)))
-        finds.append(second)
-        lists = {find.tried.strategy.value: find.result.nodes for find in (first, second)}
-        ranks = {name: [(one.node.node_id, one.score) for one in nodes] for name, nodes in lists.items()}
-        known = {one.node.node_id: one for one in (*second.result.nodes, *first.result.nodes)}
-        fused = fuse(Fusion.RRF, ranks, dict.fromkeys(ranks, (RRF_K + 1) / 2))
-        count = len(first.result.nodes)
-        nodes: list[NodeWithScore] = [detailed(known[node_id], score) for node_id, score in fused[:count]]
-        degraded = (*first.result.degraded, *second.result.degraded)
-        result = retrievers.SearchResult(nodes, degraded, first.result.understood)
-        return _Find(first.tried, result, {**second.origin, **first.origin})
 
     def _search(self, run: _Run, strategy: schema.Strategy, name: str, top_k: int) -> retrievers.SearchResult:
         index = self.resources.index(name)
@@ -593,10 +555,9 @@ class Pipeline:
 
     # -- Refined
 
-    def _refined(
-        self, run: _Run, best: _Find, finds: Sequence[_Find], failures: Mapping[str, BaseException]
-    ) -> schema.Retrieval:
+    def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
         """Put the record of the search around the best find."""
+        best = max(finds, key=lambda one: one.rank)  # the first of equals
         run.origin = best.origin
         nodes, lost = self._refine(run, best)
         names = [strategy.value for strategy in run.order]

@@ -295,7 +295,7 @@ def test_the_gate_says_what_is_met_and_what_is_not_measured(cli, tmp_path):
 
 
 def test_the_gate_ends_with_one_when_a_figure_is_not_met(cli, tmp_path):
-    questions = {f"q{at}": (f"zebra {at}", f"b{at}") for at in range(3)}
+    questions = {f"q{at}": (f"ferry number {at}", f"b{(at + 1) % 3}") for at in range(3)}
     folder = write_beir(
         tmp_path / "boats", {f"b{at}": f"The ferry number {at} leaves at nine." for at in range(3)}, questions
     )

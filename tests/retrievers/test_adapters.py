@@ -51,6 +51,8 @@ def scripted(index, settings):
     """Search by an adapter that finds these hits."""
 
     class Scripted(retrievers.RetrieverAdapter):
+        strategy = Strategy.VECTOR
+
         def _search(self, request, deadline):
             return self.found
 

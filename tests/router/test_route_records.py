@@ -205,28 +205,6 @@ def test_a_number_says_nothing_to_a_pinned_search_nor_in_an_index_without_number
     assert not rules.retrieve("section 1.2", index="planets").understood
 
 
-def test_a_plain_search_of_long_documents_is_joined_with_the_finer_one_unless_pinned(make, monkeypatch):
-    long = Document(
-        text="\n\n".join(f"## Part {n}\n\nThe cat sleeps {n} hours a day." for n in range(12)), doc_id="cats"
-    )
-    router = make({"animals": [long]})
-    router.build_views("animals")
-    found = router.retrieve("How long does the cat sleep?")
-    assert [one.strategy for one in found.tried] == [Strategy.HYBRID, Strategy.CHUNK_DECOUPLING]
-    assert found.strategy is Strategy.HYBRID
-    assert [one.score for one in found.nodes] == sorted((one.score for one in found.nodes), reverse=True)
-    assert 0 < found.nodes[-1].score <= found.nodes[0].score <= 1
-    assert router.query("How long does the cat sleep?").to_dict()["tried"][1]["strategy"] == "chunk_decoupling"
-    adapter = type(router.resources.adapter(router.index("animals"), Strategy.CHUNK_DECOUPLING))
-    monkeypatch.setattr(adapter, "_search", Mock(side_effect=OSError("the disk is gone")))
-    lost = router.retrieve("How long does the cat sleep?")
-    assert [step.step for step in lost.degraded] == ["retrieval.chunk_decoupling"]
-    assert len(lost.nodes) == len(found.nodes)
-    assert len(router.retrieve("How long does the cat sleep?", strategy="hybrid").tried) == 1
-    short = make(THREE)
-    assert len(short.retrieve(MOONS, index="planets").tried) == 1
-
-
 @pytest.mark.parametrize("names", [["planets", "animals"], ("animals", "planets", "animals")])
 def test_among_several_named_indexes_alone_one_is_chosen(router, names):
     saw = "A saw cuts wood along a line."

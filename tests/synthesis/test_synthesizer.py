@@ -213,14 +213,14 @@ def test_nodes_that_do_not_answer_cost_no_call(handbook):
     # The threshold is a parameter.
     eager = Synthesizer(ExtractiveSynthesizer(), answered_from=0.0)
     assert eager.synthesize("Which elephant species live in Botswana?", handbook).tier is Tier.EXTRACTIVE
-    shy = Synthesizer(ExtractiveSynthesizer(), answered_from=1.1)
+    shy = Synthesizer(ExtractiveSynthesizer(), answered_from=2.0)
     assert shy.synthesize(QUERY, handbook).tier is Tier.NONE
 
 
 def test_nearness_carries_a_question_in_another_language(handbook, nearness):
     synthesizer, llm = with_model(["Son 48 euros [1]."])
     query = "¿Cuál es la dieta diaria para comidas?"
-    assert synthesizer.synthesize(query, handbook, evidence=nearness(-1.0)).tier is Tier.NONE
+    assert synthesizer.synthesize(query, handbook, evidence=nearness(-3.0)).tier is Tier.NONE
     got = synthesizer.synthesize(query, handbook, evidence=nearness(4.0))
     assert got.tier is Tier.PRIMARY
     assert "Write in Spanish." in llm.prompts[0]
