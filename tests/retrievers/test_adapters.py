@@ -35,6 +35,7 @@ from agentic_retriever import retrievers
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
 from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.base import SCORES_KEY, run_guarded, run_sides, take_nodes
+from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 
