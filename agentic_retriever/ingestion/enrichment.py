@@ -33,11 +33,11 @@ from pathlib import Path, PurePath
 from typing import Annotated, Any, Final
 
 import yaml
+from llama_index.core.schema import TextNode
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from agentic_retriever.errors import ConfigError, SourceError
 from agentic_retriever.ingestion.documents import SourceDocument, clean_text, flat_metadata
-from agentic_retriever.text import UNDETERMINED, detect_language
 from agentic_retriever.text.numbers import find_dates
 
 PATTERN_FILES: Final = ("patterns.yaml", "patterns.yml", "patterns.json")
@@ -54,7 +54,7 @@ _MAX_VALUES, _MAX_CHARS = 50, 120
 _DATE_KEYS: Final = ("document_date", "date", "published", "issued", "fecha", "created")
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _BRINGS: Final = {"md": "front matter", "pdf": "pdf", "jsonl": "record"}
-_OWN_KINDS: Final = frozenset({"jsonl", "document", "nodes"})  # whose metadata is the caller's affair
+OWN_KINDS: Final = frozenset({"jsonl", "document", "nodes"})  # whose metadata is the caller's affair
 
 
 def _checked(pattern: str) -> str:
@@ -187,17 +187,27 @@ def enrich(document: SourceDocument) -> tuple[dict[str, object], dict[str, str]]
     """Return the metadata of a document with what rules find in it, and where each comes from."""
     values, brings = dict(document.metadata), _BRINGS.get(document.kind, CALLER)
     origins = {key: document.origins.get(key, brings) for key in values}
-    if document.kind in _OWN_KINDS:
+    if document.kind in OWN_KINDS:
         return values, origins
     found = _joined(document.found, find_by_patterns(document, default_patterns()))
     for key, value in found.items():
         if value and key not in values:
             values[key], origins[key] = value, "text"
     _derive(document, values, origins)
-    language = detect_language(document.text[:_HEAD])
-    if language != UNDETERMINED and "language" not in values:
-        values["language"], origins["language"] = language, "text"
     return values, origins
+
+
+def count_articles(nodes: Sequence[TextNode], values: dict[str, object], origins: dict[str, str]) -> None:
+    """Count the articles that the nodes of a document are of, where its patterns counted none; nodes tell, too."""
+    told = (node.metadata.get("article_number") or () for node in nodes)
+    articles = set(chain.from_iterable(one if isinstance(one, (list, tuple)) else [one] for one in told))
+    if articles and "article_count" not in values:
+        values["article_count"], origins["article_count"] = len(articles), "headings"
+        for node in nodes:
+            node.metadata["article_count"] = len(articles)
+            node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, "article_count"]
+    if nodes and "language" not in values and "language" in nodes[0].metadata:
+        values["language"], origins["language"] = nodes[0].metadata["language"], "text"
 
 
 def _derive(document: SourceDocument, values: dict[str, object], origins: dict[str, str]) -> None:

@@ -288,21 +288,26 @@ def read_source(
         reason = f"is of no kind that can be read; allowed are {allowed}"
         yield documents.SkippedSource(file.source, reason, "unsupported")
     else:
-        given: dict[str, object] = {}
-        sidecar = None if reader is _read_jsonl else enrichment.sidecar_of(file.path)
-        if sidecar is not None and (follow_links or not _leads_out(sidecar, Path(root))):
-            try:
-                given = enrichment.read_sidecar(sidecar)
-            except SourceError as err:
-                yield documents.SkippedSource(documents.printable(str(sidecar)), str(err))
         try:
-            for item in reader(file):
-                if given and isinstance(item, documents.SourceDocument):
-                    yield enrichment.with_metadata(item, given, "sidecar")
-                else:
-                    yield item
+            yield from reader(file) if reader is _read_jsonl else _described(file, reader(file), follow_links)
         except SourceError as err:
             yield documents.SkippedSource(file.source, str(err))
+
+
+def _described(file: documents.SourceFile, items: Iterator[_Item], follow_links: bool) -> Iterator[_Item]:
+    """Add what stands in a file beside a document."""
+    given: dict[str, object] = {}
+    sidecar = enrichment.sidecar_of(file.path)
+    if sidecar is not None and (follow_links or not _leads_out(sidecar, Path(file.root))):
+        try:
+            given = enrichment.read_sidecar(sidecar)
+        except SourceError as err:
+            yield documents.SkippedSource(documents.printable(str(sidecar)), str(err))
+    for item in items:
+        if given and isinstance(item, documents.SourceDocument):
+            yield enrichment.with_metadata(item, given, "sidecar")
+        else:
+            yield item
 
 
 # What may take time and memory without bounds, inside of foreign code, is read by a process of its own.
@@ -313,18 +318,22 @@ _PATTERN_SECONDS: Final = 10  # of computing, for the user's patterns on what on
 _HAS_LIMITS: Final = os.name == "posix"
 _HEAVY: Final = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
 _SMALL: Final = 1_000_000  # bytes of a page of HTML that is read without another process
-_CODE: Final = (
-    "import sys; sys.path[:] = {!r}; from agentic_retriever.ingestion import readers; readers.serve({}, {}, {!r})"
-)
+_CODE: Final = "import sys; sys.path[:] = {!r}; from {} import readers; readers.serve({}, {}, {!r})"
 
 
 class BoundedReader(AbstractContextManager["BoundedReader"]):
     """Reads files as ``read_source`` does; one that takes too much, or breaks its reader, costs only itself."""
 
     def __init__(
-        self, max_seconds: int = _MAX_SECONDS, max_memory: int = _MAX_MEMORY, *, patterns: Path | None = None
+        self,
+        max_seconds: int = _MAX_SECONDS,
+        max_memory: int = _MAX_MEMORY,
+        *,
+        patterns: Path | None = None,
+        every_file: bool = False,
     ) -> None:
         self._limits = max_seconds, max_memory
+        self._every_file = every_file or patterns is not None  # else only those that may take much
         self._patterns = None if patterns is None else os.fspath(patterns)
         if patterns is not None:
             enrichment.load_patterns(patterns)  # what is wrong in them is told before anything is read
@@ -337,7 +346,7 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             self._process = None
 
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
-        suffix, heavy = path.suffix.lower(), self._patterns is not None
+        suffix, heavy = path.suffix.lower(), self._every_file
         with suppress(OSError):
             heavy = heavy or suffix in _HEAVY or (suffix in {".htm", ".html"} and path.stat().st_size > _SMALL)
         if not _HAS_LIMITS or not heavy or not sys.executable:
@@ -360,6 +369,12 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             both = zip(items, found, strict=True)
             items = [replace(i, found=f) if isinstance(i, documents.SourceDocument) else i for i, f in both]
         yield from items
+
+    def stop(self) -> None:
+        """End what is being read, from another thread; it counts as broken."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def _asked(self, request: str) -> str:
         if self._process is None:
