@@ -8,10 +8,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -29,8 +29,10 @@ from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.resources import Resources
 
+STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
 FILES: Final = "files"  # in the data directory; machines that share a catalog share this folder, too
 DONE: Final = frozenset({DocumentStatus.INDEXED, DocumentStatus.FAILED, DocumentStatus.INACTIVE})
+_Nodes: TypeAlias = list[NodeRecord]  # in the class, list is a method
 _UPLOADED: Final = tuple(suffix for suffix in SUPPORTED_SUFFIXES if suffix != ".jsonl")
 _BLOCK: Final = 1 << 20
 _MAX_NAME: Final = 255
@@ -56,7 +58,6 @@ class Documents:
         self.folder = resources.config.data_dir / FILES
         self.records = DocumentRecords(resources.storage.indexes)
         self.changed = threading.Event()  # set when there may be something to do for a worker of this process
-        self.on_change: Callable[[], None] = lambda: None  # tells those of others
 
     def upload(  # noqa: PLR0913 - what may be said of a document
         self,
@@ -127,7 +128,7 @@ class Documents:
     ) -> list[DocumentRecord]:
         """Return records, newest first, that meet all conditions; ``search`` is in title, file name or number."""
         wanted = {"index": index, "status": status, "document_type": document_type, "tag": tag, "search": search}
-        return self.records.list(**wanted, is_active=is_active, limit=limit, offset=offset)
+        return self.records.find(**wanted, is_active=is_active, limit=limit, offset=offset)
 
     def count(self, **conditions: Any) -> int:  # noqa: ANN401 - those of list
         """Count the records that :meth:`list` would return without a limit."""
@@ -137,7 +138,7 @@ class Documents:
         """Return a record; ``UnknownDocumentError`` if there is none."""
         return self.records.get(document_id)
 
-    def nodes(self, document_id: str) -> list[NodeRecord]:
+    def nodes(self, document_id: str) -> _Nodes:
         """Return the nodes of a document, in order."""
         return self.records.nodes(self.get(document_id).id)
 
@@ -150,7 +151,7 @@ class Documents:
         record = self.get(document_id)
         source = self.records.source(record.id)
         path = self.folder / record.stored_filename if record.stored_filename else Path(source[0])
-        return path if path.is_absolute() and path.is_file() or (record.stored_filename and path.is_file()) else None
+        return path if (path.is_absolute() and path.is_file()) or (record.stored_filename and path.is_file()) else None
 
     def wait(self, document_id: str, timeout_s: float) -> DocumentRecord:
         """Wait until a document is indexed, failed or inactive; ``DeadlineExceededError`` when the time is up."""
@@ -264,7 +265,7 @@ class Documents:
 
     def recover(self) -> None:
         """Go on with what a killed process left: documents half switched off, files of uploads without a record."""
-        for record in self.records.list(is_active=False, limit=1_000_000):
+        for record in self.records.find(is_active=False, limit=1_000_000):
             if record.total_chunks or self.records.nodes(record.id):
                 with suppress(errors.StoreBusyError), self._changing(record) as index:
                     if index is not None:
@@ -307,12 +308,12 @@ class Documents:
         index.build_search()
         index.build_in_background()
 
-    def _rewrite(
-        self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], record: DocumentRecord
-    ) -> None:
+    def _rewrite(self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], record: DocumentRecord) -> None:
         """Give the nodes of a document what is now known of it, with their vectors where their text is as before."""
         ids = index.catalog.node_ids(record.doc_id)
-        nodes = {node.node_id: node for node in index.vector_store.get_nodes(node_ids=ids) if isinstance(node, TextNode)}
+        nodes = {
+            node.node_id: node for node in index.vector_store.get_nodes(node_ids=ids) if isinstance(node, TextNode)
+        }
         order, vectors = index.vector_store.vectors(ids)
         changed = []
         for node_id, vector in zip(order, vectors, strict=True):
@@ -338,8 +339,12 @@ class Documents:
         return self.folder / f"{record.id}.nodes.npz"
 
     def _tell(self) -> None:
+        """Say that there may be something to do: here, and by Redis where the catalog itself tells nobody."""
         self.changed.set()
-        self.on_change()
+        if self._resources.redis is not None:
+            self._resources.redis.call(
+                lambda client: client.xadd(STREAM, {"at": time.time()}, maxlen=1_000), default=None
+            )
 
 
 def _file_name(source: str | Path | bytes, given: str | None) -> str:
@@ -383,7 +388,9 @@ def _keep(source: str | Path | bytes, kept: Path, max_bytes: int) -> str:
         _sync_folder(kept.parent)
     except OSError as err:
         what = f"the file cannot be kept in {kept.parent}: {err.strerror or type(err).__name__}"
-        raise errors.SourceError(f"{what}; see that there is room, and permission to write, and upload it again") from err
+        raise errors.SourceError(
+            f"{what}; see that there is room, and permission to write, and upload it again"
+        ) from err
     finally:
         temporary.unlink(missing_ok=True)
     return digest.hexdigest()

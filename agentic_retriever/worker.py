@@ -12,31 +12,29 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.claims import LEASE_S, Claims
 from agentic_retriever.catalog.documents import CHANNEL
 from agentic_retriever.catalog.records import DocumentRecord
-from agentic_retriever.documents import Documents
-from agentic_retriever.indices import Indexer, SilentProgress
-from agentic_retriever.ingestion import BoundedReader, SkippedSource, SourceDocument, from_llama_documents
+from agentic_retriever.documents import STREAM, Documents
+from agentic_retriever.indices import Indexer
+from agentic_retriever.indices.derived import SilentProgress
+from agentic_retriever.ingestion import BoundedReader, SkippedSource, SourceDocument
 from agentic_retriever.ingestion.documents import printable
 from agentic_retriever.ingestion.enrichment import patterns_file
 from agentic_retriever.resources import Resources
 from agentic_retriever.threads import BriefThread
 
-if TYPE_CHECKING:
-    import redis
-
 logger = logging.getLogger(__name__)
 
-STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
 POLL_S: Final = 2.0
+_STREAM_S: Final = 0.25  # the stream is looked at so often, which costs its server next to nothing
 BUILD_EVERY_S: Final = 30.0  # what questions read is built when nothing waits, and that often while something does
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
@@ -150,9 +148,7 @@ class DocumentWorker:
                 raise _LostClaimError
 
         progress = _Progress(lambda done: self._advance(record.id, done))
-        indexer = Indexer(
-            index, self._resources.config, progress, model=self._resources.section_model, guard=guard
-        )
+        indexer = Indexer(index, self._resources.config, progress, model=self._resources.section_model, guard=guard)
         indexer.add_document(document, said)
         self._touched.setdefault(record.index, time.monotonic())
         return "; ".join(notes)[:2_000]
@@ -166,9 +162,8 @@ class DocumentWorker:
         if not path.is_file():
             where = f"{folder}: upload it again" if record.stored_filename else f"{path.parent}: put it back"
             raise errors.SourceError(f"the file {path.name} is gone from {where}; machines share that folder")
-        limits = {"max_bytes": int(config.max_file_mb * 1_000_000), "follow_links": config.follow_links}
-        place = folder if record.stored_filename else Path(root)
-        items = list(reader.read(path, root=place, **limits))
+        place, limit = folder if record.stored_filename else Path(root), int(config.max_file_mb * 1_000_000)
+        items = list(reader.read(path, root=place, max_bytes=limit, follow_links=config.follow_links))
         notes = [one.reason for one in items if isinstance(one, SkippedSource)]
         found = [one for one in items if isinstance(one, SourceDocument)]
         if record.stored_filename:
@@ -184,7 +179,9 @@ class DocumentWorker:
         entry = self._resources.stored(record.index).catalog.get(record.doc_id)
         if entry is None:
             raise errors.SourceError("the text of the document is gone; add it again")
-        told = {name: getattr(entry, name) for name in ("doc_id", "text", "metadata", "source", "root", "title", "kind")}
+        told = {
+            name: getattr(entry, name) for name in ("doc_id", "text", "metadata", "source", "root", "title", "kind")
+        }
         return SourceDocument(**told)
 
     def _advance(self, document_id: str, percent: int) -> None:
@@ -213,27 +210,27 @@ class DocumentWorker:
             try:
                 if self._progress:
                     self._lost |= self._claims.renew(dict(self._progress))
-            except errors.AgenticRetrieverError as err:
+            except errors.AgenticRetrieverError as err:  # noqa: PERF203 - claims that are lost are noticed later
                 logger.warning("claims could not be renewed: %s", err)
 
     def _listen(self) -> None:
         """Wake the threads when another process says that there is something to do."""
         database, link = self._documents.records.indexes.database, self._resources.redis
-        if database.address.is_shared:
-            heard: Callable[[], Iterator[None]] = lambda: database.notices(CHANNEL, timeout_s=POLL_S)
-        elif link is not None:
-            heard = lambda: link.notices(STREAM, timeout_s=POLL_S)
-        else:
-            return
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and database.address.is_shared:
             try:
-                for _ in heard():
+                for _ in database.notices(CHANNEL, timeout_s=POLL_S):
                     self._documents.changed.set()
                     if self._stopping.is_set():
                         return
-            except errors.AgenticRetrieverError as err:
+            except errors.AgenticRetrieverError as err:  # noqa: PERF203 - the server may come back
                 logger.debug("nothing is heard (%s); looking every %s s", err, POLL_S)
                 self._stopping.wait(POLL_S)
+        newest: object = None
+        while link is not None and not self._stopping.wait(_STREAM_S):
+            told: Any = link.call(lambda client: client.xrevrange(STREAM, count=1), default=None)
+            if told and told[0][0] != newest:
+                newest = told[0][0]
+                self._documents.changed.set()
 
 
 class _Progress(SilentProgress):

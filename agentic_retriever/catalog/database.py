@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +30,8 @@ _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _REVISION: Final = sa.Table(VERSION_TABLE, sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 
 _ADVICE: Final = {
-    "malformed|not a database": "the file is damaged; move it away and a new one is made",
+    "malformed|not a database": "it is damaged; move it away and add the sources of its indexes again (vectors of "
+    "unchanged text are still in the embedding cache)",
     "locked": "another program holds it; wait or end that program",
     "readonly|read-only|unable to open": "check its permissions",
     "full": "make room",
@@ -52,8 +53,8 @@ class Database:
         self.what = f"query history {address}" if is_log else f"catalog {address}"
         self._lock = threading.RLock()
         self._engine: sa.Engine | None = None
-        self._is_ready = self._is_closed = False
-        self._folder_made = False
+        self._watcher: sqlite3.Connection | None = None
+        self._is_ready = self._folder_made = False
         self._pid = os.getpid()
         _DATABASES.add(self)
 
@@ -75,34 +76,66 @@ class Database:
             yield connection
 
     @contextmanager
-    def locked(self, *keys: int, shared: int | None = None, timeout_s: float) -> Iterator[None]:
-        """Hold locks of a server that no transaction ends, ``shared`` one as one of many; ascending keys only."""
-        held = [("pg_advisory_lock_shared", shared)] if shared is not None else []
-        with self._mapped(), self.engine().connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
-            try:
+    def locked(self, *keys: int, shared: int | None, timeout_s: float) -> Iterator[None]:
+        """Hold locks of a server that no transaction ends, one of them ``shared`` with others; safe from deadlock."""
+        wanted = [] if shared is None else [f"pg_advisory_lock_shared({shared})"]
+        wanted += [f"pg_advisory_lock({key})" for key in sorted(set(keys))]
+        with ExitStack() as held:
+            with self._mapped():
+                connection = held.enter_context(self.engine().connect())
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                held.callback(self._unlock, connection)
                 connection.exec_driver_sql(f"SET lock_timeout = {int(timeout_s * 1000)}")
-                for function, key in [*held, *(("pg_advisory_lock", key) for key in sorted(set(keys)))]:
-                    connection.exec_driver_sql(f"SELECT {function}({key})")
+                for lock in wanted:
+                    connection.exec_driver_sql(f"SELECT {lock}")
+            yield
+
+    @staticmethod
+    def _unlock(connection: sa.Connection) -> None:
+        with suppress(exc.DBAPIError):  # a connection that is lost holds none
+            connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+            connection.exec_driver_sql("RESET lock_timeout")
+
+    def notices(self, channel: str, timeout_s: float) -> Iterator[None]:
+        """Yield whenever a server says that something was announced on a channel, and after so many seconds anyway."""
+        with self._mapped(), self.engine().connect() as connection:
+            connection.detach()  # nobody else is to be told what it hears
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.exec_driver_sql(f"LISTEN {channel}")
+            driver: Any = connection.connection.driver_connection
+            while True:
+                for _ in driver.notifies(timeout=timeout_s, stop_after=1):
+                    pass
                 yield
-            finally:
-                with suppress(exc.DBAPIError):  # a connection that is lost holds none
-                    connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
-                    connection.exec_driver_sql("RESET lock_timeout")
+
+    def stamp(self) -> object:
+        """Return what changes with the content of a file, cheaply; ``None`` for a server, which does not tell."""
+        if self.address.path is None:
+            return None
+        with self._mapped(), self._lock:
+            self.engine()
+            if self._watcher is None:
+                self._watcher = sqlite3.connect(self.address.path, check_same_thread=False, isolation_level=None)
+            try:
+                return self._watcher.execute("PRAGMA data_version").fetchone()
+            except sqlite3.DatabaseError as err:
+                raise exc.DatabaseError("PRAGMA data_version", (), err) from err
 
     def close(self) -> None:
+        """Close the connections; a later use opens others."""
         with self._lock:
-            self._is_closed = True
-            if self._engine is not None and self._pid == os.getpid():
-                self._engine.dispose()
+            self._is_ready = False
+            engine, watcher, self._engine, self._watcher = self._engine, self._watcher, None, None
+            if engine is not None and self._pid == os.getpid():
+                engine.dispose()
+            if watcher is not None and self._pid == os.getpid():
+                watcher.close()
 
     def engine(self) -> sa.Engine:
         """Return what connections are made by; calls nobody."""
         if self._pid != os.getpid():
             raise errors.StoreClosedError(f"{self.what} was opened before a fork; open it after forking")
         with self._lock:
-            if self._is_closed:
-                raise errors.StoreClosedError(f"{self.what} is closed; open it again")
             if self._engine is None:
                 self._engine = self._make_engine()
             return self._engine

@@ -58,10 +58,10 @@ class DocumentRecords:
             raise errors.UnknownDocumentError(f"there is no document {document_id[:80]!r}; see documents list")
         return found[0]
 
-    def list(self, *, limit: int = 50, offset: int = 0, **filters: Any) -> list[DocumentRecord]:  # noqa: ANN401
+    def find(self, *, limit: int = 50, offset: int = 0, **filters: Any) -> list[DocumentRecord]:  # noqa: ANN401
         return self._select(*self._conditions(**filters), limit=limit, offset=offset)
 
-    def count(self, **filters: Any) -> int:  # noqa: ANN401 - those of list
+    def count(self, **filters: Any) -> int:  # noqa: ANN401 - those of _conditions
         wanted = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._mine(), *self._conditions(**filters))
         with self.indexes.database.reading() as connection:
             return int(connection.execute(wanted).scalar_one())
@@ -115,7 +115,7 @@ class DocumentRecords:
         lists = ("page_numbers", "heading_hierarchy")
         return [NodeRecord(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
 
-    def _conditions(  # noqa: PLR0913 - the filters of a list
+    def _conditions(
         self,
         *,
         index: str | None = None,
@@ -151,7 +151,7 @@ class DocumentRecords:
     def _mine(self) -> tuple[sa.ColumnElement[bool], ...]:
         return (_D.index_id.in_([row.id for row in self.indexes.rows().values()]),)
 
-    def _select(self, *conditions: sa.ColumnElement[bool], limit: int, offset: int = 0) -> Sequence[DocumentRecord]:
+    def _select(self, *conditions: sa.ColumnElement[bool], limit: int, offset: int = 0) -> list[DocumentRecord]:
         names = {row.id: name for name, row in self.indexes.rows().items()}
         if not names:
             return []

@@ -1,4 +1,4 @@
-"""``documents upload``, ``list``, ``show``, ``update``, ``reprocess``, ``deactivate``, ``activate`` and ``delete``; ``worker``."""
+"""``documents`` with what is done to them, and ``worker``."""
 
 from __future__ import annotations
 
@@ -54,13 +54,18 @@ def documents_upload(
 ) -> None:
     """Keep files and have them processed; exit code 1 when one of them was refused or failed."""
     console, refused, records = terminal.Console(), 0, []
-    said = {"title": title, "document_type": document_type or "", "document_number": number or "", "tags": tag or []}
+    said: dict[str, Any] = {
+        "title": title,
+        "document_type": document_type or "",
+        "document_number": number or "",
+        "tags": tag or [],
+    }
+    said["description"] = description
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         for path in paths:
             try:
-                given = {"metadata": _metadata(metadata), "description": description, **said}
-                records.append(router.documents.upload(path, index=index, **given))
-            except SourceError as err:
+                records.append(router.documents.upload(path, index=index, metadata=_metadata(metadata), **said))
+            except SourceError as err:  # noqa: PERF203 - one that is refused costs no other
                 console.error(f"{path}: {err}")
                 refused += 1
         records = _followed(console, router, records) if wait else records
@@ -85,7 +90,13 @@ def documents_list(
 ) -> None:
     """List documents, newest first."""
     console, documents = terminal.Console(), _records(ctx)
-    wanted = {"index": index, "status": status, "document_type": document_type, "tag": tag, "search": search}
+    wanted: dict[str, Any] = {
+        "index": index,
+        "status": status,
+        "document_type": document_type,
+        "tag": tag,
+        "search": search,
+    }
     records = documents.list(**wanted, limit=limit)
     _show(console, records, as_json=as_json)
     total = documents.count(**wanted)
@@ -129,7 +140,7 @@ def documents_update(
     as_json: terminal.AsJson = False,
 ) -> None:
     """Correct what is known of a document; KEY= takes a value away."""
-    given = {"title": title, "document_type": document_type, "document_number": number, "tags": tag}
+    given: dict[str, Any] = {"title": title, "document_type": document_type, "document_number": number, "tags": tag}
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         record = router.documents.update(document_id, **given, metadata=_metadata(metadata))
     _show(terminal.Console(), [record], as_json=as_json)
@@ -166,7 +177,12 @@ def documents_activate(ctx: typer.Context, ids: Ids) -> None:
 @terminal.reported
 def documents_delete(ctx: typer.Context, ids: Ids) -> None:
     """Remove documents with what was kept of them."""
-    _each(ctx, ids, lambda documents, one: documents.delete(one) or "deleted")
+
+    def delete(documents: Documents, one: str) -> str:
+        documents.delete(one)
+        return "deleted"
+
+    _each(ctx, ids, delete)
 
 
 @terminal.reported
@@ -176,7 +192,7 @@ def worker(
         int, typer.Option("--concurrency", min=1, max=64, help="Documents processed side by side.")
     ] = 1,
 ) -> None:
-    """Process uploaded documents until interrupted; one more on any machine where catalog and vectors are on servers."""
+    """Process uploaded documents until interrupted; any number may, where catalog and vectors are on servers."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         router.start_worker(concurrency)

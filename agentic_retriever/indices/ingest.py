@@ -13,13 +13,16 @@ from typing import Any
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever import ingestion
+from agentic_retriever.catalog.contents import CatalogEntry
+from agentic_retriever.catalog.documents import describe, known_of
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
-from agentic_retriever.indices.stored_nodes import CatalogEntry, vector_checksums
+from agentic_retriever.indices.stored_nodes import vector_checksums
 from agentic_retriever.ingestion import enrichment
 from agentic_retriever.ingestion.chunking import MAPPED_SECTION, count_tokens
+from agentic_retriever.ingestion.documents import clean_text
 from agentic_retriever.ingestion.sections import map_sections, title_sections
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.show import render, short_text
@@ -76,9 +79,11 @@ class Indexer:
     ) -> None:
         self._index = index
         self._model = model  # that names sections
-        self._guard = guard  # raises where this writer may not write any more; asked under the lock that it writes under
+        self._guard = (
+            guard  # raises where this writer may not write any more; asked under the lock that it writes under
+        )
         self._patterns = enrichment.patterns_file(config.data_dir) if config else None
-        self._said, self._inactive = index.catalog.said()
+        self._said, self._inactive = known_of(index.catalog)
         self._facts: dict[str, dict[str, Any]] = {}  # what records are told of the documents that wait
         self._max_bytes = int((config.max_file_mb if config else 50.0) * 1_000_000)
         self._follow_links = config is not None and config.follow_links
@@ -239,10 +244,10 @@ class Indexer:
         ready, embedded = self._embedded(nodes)
         catalog, store = self._index.catalog, self._index.vector_store
         ids = [(entry, [node.node_id for node in group]) for entry, group in pending]
-        with self._index.exclusive("documents", [entry.doc_id for entry, _ in pending]):
+        with self._index.writing(*(entry.doc_id for entry, _ in pending)):
             self._guard()
             catalog.begin(ids)
-            catalog.describe(self._facts)
+            describe(catalog, self._facts)
             self._facts = {}
             if ready:
                 store.add(ready)
@@ -252,7 +257,7 @@ class Indexer:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
                 sums = vector_checksums(unit_vectors(ready)) if ready else []
-                details = {node.node_id: node_facts(at, node) for _, group in pending for at, node in enumerate(group)}
+                details = {node.node_id: node_facts(node, at) for _, group in pending for at, node in enumerate(group)}
                 catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)), details)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
@@ -263,13 +268,15 @@ class Indexer:
             [embedded_text(node) for node in missing], on_progress=self._progress.nodes_done
         )
         made = {node.node_id: vector.tolist() for node, vector in zip(missing, vectors, strict=True)}
-        return [node.model_copy(update={"embedding": made.get(node.node_id, node.embedding)}) for node in nodes], computed
+        return [
+            node.model_copy(update={"embedding": made.get(node.node_id, node.embedding)}) for node in nodes
+        ], computed
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:
             return
         catalog = self._index.catalog
-        with self._index.exclusive("documents"):
+        with self._index.writing(*doc_ids):
             node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
             catalog.begin_removal(doc_ids)
             if node_ids:
@@ -285,7 +292,7 @@ class Indexer:
 
 
 def _told(document: ingestion.SourceDocument, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a record that its document tells; one that lies where it was read has a hash of its file."""
+    """Return the columns of a record that its document tells, with a hash of its file where that lies."""
     tags = values.get("tags") or ()
     told: dict[str, Any] = {name: str(values.get(name) or "") for name in ("document_type", "document_number")}
     told |= {"tags": list(map(str, tags if isinstance(tags, (list, tuple)) else [tags]))}
@@ -297,23 +304,21 @@ def _told(document: ingestion.SourceDocument, values: Mapping[str, Any]) -> dict
     return told
 
 
-def node_facts(position: int, node: TextNode) -> dict[str, Any]:
-    """Return what the catalog keeps of a node."""
-    known = node.metadata
-    path, pages, article = (known.get(name) or () for name in ("heading_hierarchy", "page_numbers", "article_number"))
-    hierarchy = [str(one) for one in path] if isinstance(path, (list, tuple)) else []
-    mapped = known.get(MAPPED_SECTION) or (hierarchy[-1:] or [""])[0]
+def node_facts(node: TextNode, position: int) -> dict[str, object]:
+    """Return what the catalog has of a node, as its columns."""
+    known, text = node.metadata, clean_text(node.text)
+    pages = known.get("page_numbers") or [page for page in [known.get("page")] if page is not None]
     return {
         "position": position,
-        "content": node.text,
-        "content_hash": hashlib.sha256(node.text.encode("utf-8", "surrogatepass")).hexdigest(),
-        "page_numbers": [page for page in pages if isinstance(page, int)] if isinstance(pages, (list, tuple)) else [],
-        "section_title": _line(mapped),
-        "article_number": _line(article),
-        "heading_hierarchy": hierarchy,
-        "char_count": len(node.text),
-        "token_count": count_tokens(node.text),
-        "chunk_type": str(known.get("chunk_type") or "text"),
+        "content": text,
+        "content_hash": str(known.get("content_hash") or hashlib.sha256(text.encode()).hexdigest()),
+        "page_numbers": list(pages) if isinstance(pages, (list, tuple)) else [pages],
+        "section_title": _line(known.get(MAPPED_SECTION) or str(known.get("section", "")).rpartition(" > ")[2]),
+        "article_number": _line(known.get("article_number", "")),
+        "heading_hierarchy": list(known.get("heading_hierarchy") or ()),
+        "char_count": len(text),
+        "token_count": count_tokens(text),
+        "chunk_type": str(known.get("chunk_type", "")),
     }
 
 
