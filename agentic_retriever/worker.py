@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 2.0
 _STREAM_S: Final = 0.25  # the stream is looked at so often, which costs its server next to nothing
 BUILD_EVERY_S: Final = 30.0  # what questions read is built when nothing waits, and that often while something does
+_LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
 _READ, _CUT, _WRITTEN = 10, 20, 95  # percent of a document's way
@@ -95,7 +96,7 @@ class DocumentWorker:
     # -- One thread a document
 
     def _work(self) -> None:
-        reader = BoundedReader(patterns=patterns_file(self._resources.config.data_dir), every_file=True)
+        reader = BoundedReader(patterns=patterns_file(self._resources.config.data_dir), from_bytes=_LARGE)
         self._readers.add(reader)
         with reader:
             while not self._stopping.is_set():

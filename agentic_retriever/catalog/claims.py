@@ -42,7 +42,7 @@ class Claims:
         self._lease = timedelta(seconds=lease_s)
 
     def take(self, *, without: Collection[str] = ()) -> DocumentRecord | None:
-        """Claim the oldest document that waits, or whose claim has ended, in any index but some."""
+        """Claim a document that waits, or whose claim has ended: the one tried least, then the oldest."""
         rows = self.records.indexes.rows()
         usable = [row.id for name, row in rows.items() if name not in without]
         while usable:
@@ -112,7 +112,7 @@ class Claims:
         waits = sa.and_(_D.status == _PENDING, sa.or_(_D.lease_until.is_(None), ended))
         is_due = sa.or_(waits, sa.and_(_D.status == _PROCESSING, ended))
         wanted = sa.select(_D.id, _D.tries).where(_D.index_id.in_(index_ids), _D.is_active, is_due)
-        return wanted.order_by(_D.created_at, _D.id).limit(1).with_for_update(skip_locked=True)
+        return wanted.order_by(_D.tries, _D.created_at, _D.id).limit(1).with_for_update(skip_locked=True)
 
     def _now(self, connection: sa.Connection) -> datetime:
         if connection.dialect.name != "postgresql":

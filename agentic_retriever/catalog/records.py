@@ -41,7 +41,7 @@ class DocumentRecord(Record):
         tags: Words that it can be listed by.
         metadata: What is known of it; ``_origins`` tells where each comes from.
         section_mappings: Titles of its main sections by their numbers.
-        version: Grows with each processing.
+        version: Grows with each change of its nodes.
         is_active: Whether it may be found.
         error_message: Why it failed, or what of it could not be read.
         created_at: When it came, in UTC.

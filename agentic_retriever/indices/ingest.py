@@ -170,7 +170,7 @@ class Indexer:
 
     def add_document(self, document: ingestion.SourceDocument, said: Mapping[str, Any]) -> IngestReport:
         """Bring one document into the index, whether or not it has changed; ``said`` is what its caller says of it."""
-        self._said[document.doc_id] = said
+        self._said[document.doc_id] = dict(said)
         self._write(document, anew=True)
         self._flush()
         return self._finish()

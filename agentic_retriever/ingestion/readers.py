@@ -330,10 +330,11 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
         max_memory: int = _MAX_MEMORY,
         *,
         patterns: Path | None = None,
-        every_file: bool = False,
+        from_bytes: int | None = None,
     ) -> None:
         self._limits = max_seconds, max_memory
-        self._every_file = every_file or patterns is not None  # else only those that may take much
+        # Files of any kind that are as large; else only of those that may take much.
+        self._from_bytes = 0 if patterns is not None else from_bytes
         self._patterns = None if patterns is None else os.fspath(patterns)
         if patterns is not None:
             enrichment.load_patterns(patterns)  # what is wrong in them is told before anything is read
@@ -346,9 +347,11 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             self._process = None
 
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
-        suffix, heavy = path.suffix.lower(), self._every_file
+        suffix, heavy = path.suffix.lower(), False
         with suppress(OSError):
-            heavy = heavy or suffix in _HEAVY or (suffix in {".htm", ".html"} and path.stat().st_size > _SMALL)
+            size, least = path.stat().st_size, _SMALL if suffix in {".htm", ".html"} else None
+            least = least if self._from_bytes is None else self._from_bytes
+            heavy = suffix in _HEAVY or (least is not None and size > least)
         if not _HAS_LIMITS or not heavy or not sys.executable:
             yield from read_source(path, root=root, max_bytes=max_bytes, follow_links=follow_links)
             return
