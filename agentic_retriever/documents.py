@@ -177,7 +177,8 @@ class Documents:
     ) -> DocumentRecord:
         """Correct what is known of a document; a value of ``None`` in ``metadata`` takes that away.
 
-        Text is embedded again only under a new title, which is part of it.
+        All but the title holds at once, and nothing is embedded. A title is part of what is cut and embedded, so that
+        a worker processes the document again.
 
         Raises:
             UnknownDocumentError: If there is none of that id.
@@ -192,13 +193,18 @@ class Documents:
         columns = {"given": given, **_columns(new)}
         if title is not None:
             columns["title"] = title
-        if record.status in {DocumentStatus.PENDING, DocumentStatus.PROCESSING}:
+        is_retitled = title is not None and title != record.title
+        is_cut_again = is_retitled and record.is_active and self.records.source(record.id)[2] != "nodes"
+        if is_cut_again or record.status in {DocumentStatus.PENDING, DocumentStatus.PROCESSING}:
             columns |= {"status": DocumentStatus.PENDING.value, "tries": 0, **FREE}  # who processes it begins again
         with self._changing(record) as index:
             entry = None if index is None else index.catalog.get(record.doc_id)
             self.records.change(record.id, **columns)
-            if index is not None and entry is not None and new and record.total_chunks:
+            if index is not None and entry is not None and record.total_chunks and not is_cut_again:
                 self._rewrite(index, entry, new, record)
+                self.records.change(record.id, **({"status": columns["status"]} if "status" in columns else {}))
+        if not record.is_active:
+            self._nodes_file(record).unlink(missing_ok=True)  # they say what was known before
         self._tell()
         return self.get(record.id)
 

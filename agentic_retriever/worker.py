@@ -34,6 +34,7 @@ from agentic_retriever.threads import BriefThread
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 2.0
+_LISTEN_S: Final = 0.5  # a listener looks so often whether it is to end
 _STREAM_S: Final = 0.25  # the stream is looked at so often, which costs its server next to nothing
 BUILD_EVERY_S: Final = 30.0  # what questions read is built when nothing waits, and that often while something does
 _LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
@@ -219,7 +220,7 @@ class DocumentWorker:
         database, link = self._documents.records.indexes.database, self._resources.redis
         while not self._stopping.is_set() and database.address.is_shared:
             try:
-                for _ in database.notices(CHANNEL, timeout_s=POLL_S):
+                for _ in database.notices(CHANNEL, timeout_s=_LISTEN_S):
                     self._documents.changed.set()
                     if self._stopping.is_set():
                         return

@@ -99,8 +99,8 @@ class Database:
     def notices(self, channel: str, timeout_s: float) -> Iterator[None]:
         """Yield whenever a server says that something was announced on a channel, and after so many seconds anyway."""
         with self._mapped(), self.engine().connect() as connection:
-            connection.detach()  # nobody else is to be told what it hears
             connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()  # nobody else is to be told what it hears
             connection.exec_driver_sql(f"LISTEN {channel}")
             driver: Any = connection.connection.driver_connection
             while True:
