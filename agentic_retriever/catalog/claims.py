@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LEASE_S: Final = 60.0
 MAX_TRIES: Final = 3
+PAUSE_S = 2.0  # before the second try; twice that before the third
 _D: Final = DOCUMENTS.c
 _PENDING, _PROCESSING, _FAILED = (
     one.value for one in (DocumentStatus.PENDING, DocumentStatus.PROCESSING, DocumentStatus.FAILED)
@@ -94,7 +95,7 @@ class Claims:
                 return
             changes = {"status": _FAILED, "error_message": message, **FREE}
             if passes and tries < MAX_TRIES:
-                changes |= {"status": _PENDING, "lease_until": now + timedelta(seconds=2.0**tries)}
+                changes |= {"status": _PENDING, "lease_until": now + timedelta(seconds=PAUSE_S * tries)}
             connection.execute(sa.update(DOCUMENTS).where(*mine).values(**changes, updated_at=now))
 
     def release(self, document_id: str | None = None) -> None:

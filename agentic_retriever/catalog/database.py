@@ -102,7 +102,7 @@ class Database:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             connection.detach()  # nobody else is to be told what it hears
             connection.exec_driver_sql(f"LISTEN {channel}")
-            driver: Any = connection.connection.driver_connection
+            driver: Any = connection.connection.dbapi_connection
             while True:
                 for _ in driver.notifies(timeout=timeout_s, stop_after=1):
                     pass
