@@ -26,6 +26,8 @@ from typing_extensions import Self, Unpack
 from agentic_retriever import errors
 from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
+from agentic_retriever.catalog.entries import Analytics
+from agentic_retriever.catalog.history import QueryLog, open_query_log
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.documents import Documents
 from agentic_retriever.embeddings import VectorSource
@@ -34,8 +36,7 @@ from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
 from agentic_retriever.ingestion import discover
 from agentic_retriever.pipeline import answers
-from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
-from agentic_retriever.querylog import Analytics, open_query_log
+from agentic_retriever.pipeline.query import AskedPins, Asker, Pins, Pipeline, Question, checked_pins, offer, parted
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
@@ -479,6 +480,7 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
+        **asker: Unpack[Asker],
     ) -> Answer:
         """Answer a question with citations.
 
@@ -490,6 +492,7 @@ class AgenticRouter:
             top_k: Most nodes to retrieve; the configured number by default.
             budget: What the query may spend.
             force_cloud: Ask for the cloud model; noted as degraded where none is configured.
+            **asker: ``user_id`` and ``conversation_id``, which the history keeps.
 
         Returns:
             The answer with its citations, confidence, route, usage and timings.
@@ -502,7 +505,7 @@ class AgenticRouter:
             RoutingError: As :meth:`route`.
         """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
+        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **asker, **pins))
 
     def stream(
         self,
@@ -514,6 +517,7 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
+        **asker: Unpack[Asker],
     ) -> answers.AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
@@ -521,7 +525,8 @@ class AgenticRouter:
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return answers.AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
+        question = _question(query, force_cloud=force_cloud, **asker, **pins)
+        return answers.AnswerStream(partial(self._pipeline.stream, question))
 
     # -- The same for event loops
 
@@ -541,12 +546,12 @@ class AgenticRouter:
         """Do as :meth:`retrieve`, off the event loop."""
         return await self._in_time(pins.get("budget"), self._finders.run(partial(self.retrieve, query, **pins)))
 
-    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Answer:
+    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> Answer:
         """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
         question = _question(query, force_cloud=force_cloud, **pins)
         return await self._in_time(question.budget, self._pipeline.aanswer(question, self._workers))
 
-    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AsyncAnswerStream:
+    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> answers.AsyncAnswerStream:
         """Do as :meth:`stream`, for ``async for``, off the event loop."""
         return answers.AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
 
@@ -589,6 +594,17 @@ class AgenticRouter:
 
     # -- History, warming up, the end
 
+    @property
+    def history(self) -> QueryLog:
+        """The queries that were asked: ``history.list()``, ``get(query_id)`` with citations, ``add_feedback(...)``.
+
+        Raises:
+            ConfigError: If there is no history by the setting ``query_log``.
+        """
+        if self._log is None:
+            raise errors.ConfigError("query_log is none, so there is no history; set it to plain, hashed or no_text")
+        return self._log
+
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
         """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
 
@@ -600,9 +616,7 @@ class AgenticRouter:
             ConfigError: If there is no history by the setting ``query_log``, or a time has no zone.
             QueryLogError: If the history cannot be read.
         """
-        if self._log is None:
-            raise errors.ConfigError("query_log is none, so there is no history; set it to sqlite or a database's URL")
-        return self._log.analytics(since, until)
+        return self.history.analytics(since, until)
 
     def warm(
         self, questions: Iterable[str], *, progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -650,10 +664,11 @@ class AgenticRouter:
             return ""
 
 
-def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
+def _question(query: str, *, force_cloud: bool = False, **given: Unpack[AskedPins]) -> Question:
+    pins, asker = parted(given)
     if not isinstance(pins.get("budget"), Budget | None):
         raise errors.InvalidQueryError(f"budget must be a Budget, got {type(pins.get('budget')).__name__}")
-    return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
+    return Question(query=check_query(query), force_cloud=force_cloud, asker=asker, **checked_pins(pins))
 
 
 def _as_list(source: object) -> list[str | Path | BaseNode]:

@@ -3,14 +3,16 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import sqlalchemy as sa
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow, upsert
+from agentic_retriever.catalog.database import upsert
+from agentic_retriever.catalog.entries import utc_now
+from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
 from agentic_retriever.ingestion import SourceDocument
 
@@ -46,10 +48,6 @@ class CatalogCounts(NamedTuple):
 
 
 _ENTRY: Final = [_D[name] for name in CatalogEntry._fields]
-
-
-def utc_now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 class Catalog:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool, QueuePool
 
 from agentic_retriever import errors
@@ -22,6 +23,8 @@ from agentic_retriever.catalog.tables import META, METADATA, QUERIES, REVISION, 
 CONNECT_TIMEOUT_S: Final = 2
 BUSY_TIMEOUT_S: Final = 5.0
 WRITE_TIMEOUT_MS: Final = 30_000
+LOG_BUSY_TIMEOUT_S: Final = 2.0
+LOG_WRITE_TIMEOUT_MS: Final = 5_000
 READ_TIMEOUT_MS: Final = 60_000
 SALT_BYTES: Final = 32
 # Any number, but always the same: processes that make or change the tables at the same time queue up for it.
@@ -37,7 +40,7 @@ _ADVICE: Final = {
     "full": "make room",
 }
 _MAX_REASON_CHARS: Final = 160
-_DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
+DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
 
 
 class Database:
@@ -165,9 +168,12 @@ class Database:
         if not writes:
             connection.execution_options(isolation_level="REPEATABLE READ")
         # Set in each transaction, not at connection: poolers refuse start-up options they do not know.
-        timeout_ms = WRITE_TIMEOUT_MS if writes else READ_TIMEOUT_MS
+        timeout_ms = (LOG_WRITE_TIMEOUT_MS if self.is_log else WRITE_TIMEOUT_MS) if writes else READ_TIMEOUT_MS
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {timeout_ms}")
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout_s() * 1000)}")
+
+    def _busy_timeout_s(self) -> float:
+        return LOG_BUSY_TIMEOUT_S if self.is_log else BUSY_TIMEOUT_S
 
     # -- Connections
 
@@ -179,7 +185,7 @@ class Database:
             given |= {"poolclass": QueuePool, "pool_size": 4, "max_overflow": 60, "pool_pre_ping": path is None}
         if path is not None:
             url = sa.URL.create("sqlite", database=str(path))
-            options: dict[str, Any] = {"timeout": 2.0 if self.is_log else BUSY_TIMEOUT_S, "check_same_thread": False}
+            options: dict[str, Any] = {"timeout": self._busy_timeout_s(), "check_same_thread": False}
             engine = sa.create_engine(url, connect_args=options, **given)
             event.listen(engine, "connect", self._set_up_sqlite)
             return engine
@@ -245,7 +251,10 @@ class Database:
         tables = sa.inspect(connection)
         if not tables.has_table(VERSION_TABLE):
             return "0001" if tables.has_table(QUERIES.name) else ""  # a history of before there was a catalog
-        return str(connection.execute(sa.select(_REVISION.c.version_num)).scalar() or "")
+        found = connection.execute(sa.select(_REVISION.c.version_num)).scalar()
+        if not found:
+            raise self._error(f"{self.what} is damaged: it has no revision; move it away")
+        return str(found)
 
     def _upgrade(self, connection: sa.Connection, found: str) -> None:
         if found > REVISION:
@@ -279,7 +288,7 @@ class Database:
         try:
             yield
         except (exc.SQLAlchemyError, OSError) as err:
-            if self.is_log and isinstance(err, _DATA_ERRORS):
+            if self.is_log and isinstance(err, DATA_ERRORS):
                 raise
             if isinstance(err, exc.StatementError) and not isinstance(err, exc.DBAPIError):
                 raise  # a value that no column can take
@@ -302,6 +311,17 @@ class Database:
         if re.search("malformed|not a database", reason):
             return errors.StoreDamagedError(what)
         return errors.StoreUnreachableError(what) if self.address.is_shared else errors.StoreError(what)
+
+
+def upsert(connection: sa.Connection, table: sa.Table) -> Any:  # noqa: ANN401 - one of two classes with one interface
+    """Return an insert that can say what happens to a row that is there already."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def discard(file: Path) -> None:
+    """Remove a SQLite file whose content is elsewhere now."""
+    for extra in ("-wal", "-shm", ""):
+        file.with_name(file.name + extra).unlink(missing_ok=True)
 
 
 _DATABASES: Final[weakref.WeakSet[Database]] = weakref.WeakSet()

@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.database import Database
+from agentic_retriever.catalog.database import Database, upsert
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES, VIEWS
 from agentic_retriever.json_files import write_atomically
 
@@ -34,11 +33,6 @@ class IndexRow(NamedTuple):
     version: int
     words: dict[str, Any] | None
     views: dict[str, Any]
-
-
-def upsert(connection: sa.Connection, table: sa.Table) -> Any:  # noqa: ANN401 - one of two classes with one interface
-    """Return an insert that can say what happens to a row that is there already."""
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 class Indexes:

@@ -18,8 +18,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from agentic_retriever.catalog.address import CATALOG_FILE, Address
-from agentic_retriever.catalog.contents import utc_now
-from agentic_retriever.catalog.database import Database
+from agentic_retriever.catalog.database import Database, discard
+from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, copy_contents
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES, VIEWS
 from agentic_retriever.errors import StoreError
@@ -56,12 +56,6 @@ def take_over(indexes: Indexes) -> None:
             discard(folder / CATALOG_FILE)
             for name in _VIEWS:
                 shutil.rmtree(folder / f"{name}{_STATE}", ignore_errors=True)
-
-
-def discard(file: Path) -> None:
-    """Remove a SQLite file whose content is elsewhere now."""
-    for extra in ("-wal", "-shm", ""):
-        file.with_name(file.name + extra).unlink(missing_ok=True)
 
 
 def _take_folder(indexes: Indexes, folder: Path) -> None:

@@ -495,9 +495,7 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     assert list((storage.data_dir / "indexes").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "left", [[], [stored_nodes.CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, stored_nodes.CHUNKS]]
-)
+@pytest.mark.parametrize("left", [[], [stored_nodes.CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, stored_nodes.CHUNKS]])
 def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
     with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
         router.add_index("docs", [Document(id_="a", text="one")], description="docs")
