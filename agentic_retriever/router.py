@@ -29,12 +29,12 @@ from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.catalog.entries import Analytics
 from agentic_retriever.catalog.history import QueryLog, open_query_log
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.documents import Documents
 from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
 from agentic_retriever.ingestion import discover
+from agentic_retriever.lifecycle import Documents, DocumentWorker
 from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import AskedPins, Asker, Pins, Pipeline, Question, checked_pins, offer, parted
 from agentic_retriever.redis import RedisStore
@@ -51,7 +51,6 @@ from agentic_retriever.routing import IndexClassifier, StrategySelector
 from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query
 from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
-from agentic_retriever.worker import DocumentWorker
 
 T = TypeVar("T")
 

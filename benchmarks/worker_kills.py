@@ -23,9 +23,9 @@ from agentic_retriever.catalog.claims import Claims
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.indices import Indexer
+from agentic_retriever.lifecycle.worker import DocumentWorker
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.testing import FakeEmbedding
-from agentic_retriever.worker import DocumentWorker
 
 INDEX = "papers"
 LEASE_S = 1.0
@@ -113,10 +113,9 @@ def measure(folder: Path, url: str, documents: dict[str, bytes], kills: int, see
         ends = time.monotonic() + (20.0 if die else draw.uniform(0.05, 2.5))
         while time.monotonic() < ends and os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.01)
-        else:
-            if time.monotonic() < ends:
-                done["by itself in a state" if die else "by itself"] += 1
-                continue
+        if time.monotonic() < ends:
+            done["by itself in a state" if die else "by itself"] += 1
+            continue
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         done["at random"] += 1

@@ -4,8 +4,8 @@ from collections import Counter
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.config import Secret
+from agentic_retriever.lifecycle.worker import DocumentWorker
 from agentic_retriever.testing import FakeEmbedding
-from agentic_retriever.worker import DocumentWorker
 
 INDEX = "animals"
 CATS = b"# Cats\n\nThe cat sleeps sixteen hours a day and purrs."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentic_retriever.catalog.records import DocumentRecord
-    from agentic_retriever.documents import Documents
+    from agentic_retriever.lifecycle.documents import Documents
     from agentic_retriever.router import AgenticRouter
 
 documents_app = typer.Typer(help="Upload, list, correct, switch off and remove documents.", no_args_is_help=True)

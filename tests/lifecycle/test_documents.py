@@ -29,7 +29,12 @@ def test_an_upload_is_acknowledged_when_it_is_safe_and_indexed_by_a_worker(bench
     assert bench.documents.file(record.id) == kept
     assert bench.found() == {}
     done = bench.process(record)
-    assert (done.status, done.processing_progress, done.total_chunks, done.version) == (DocumentStatus.INDEXED, 100, 1, 1)
+    assert (done.status, done.processing_progress, done.total_chunks, done.version) == (
+        DocumentStatus.INDEXED,
+        100,
+        1,
+        1,
+    )
     assert done.metadata["year"] == 2020
     assert done.metadata["_origins"] == {"year": "caller", "tags": "caller", "language": "text"}
     assert (done.title, done.tags, done.created_at) == ("Felines", ("pet",), record.created_at)
@@ -37,7 +42,9 @@ def test_an_upload_is_acknowledged_when_it_is_safe_and_indexed_by_a_worker(bench
     assert (node.position, node.content, node.chunk_type, node.char_count) == (0, CATS.decode(), "text", len(CATS))
     assert bench.documents.text(record.id) == CATS.decode()
     assert bench.found() == {record.id: 1}
-    filters = MetadataFilters(filters=[MetadataFilter(key="year", value=2020), MetadataFilter(key="tags", value=["pet"])])
+    filters = MetadataFilters(
+        filters=[MetadataFilter(key="year", value=2020), MetadataFilter(key="tags", value=["pet"])]
+    )
     assert bench.found(filters=MetadataFilters(filters=filters.filters[:1])) == {record.id: 1}
     assert json.loads(json.dumps(done.to_dict()))["status"] == "indexed"
 
@@ -102,7 +109,7 @@ def test_a_full_disk_refuses_an_upload_and_leaves_nothing(bench, monkeypatch):
     def full(_handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("agentic_retriever.documents.os.fsync", full)
+    monkeypatch.setattr("agentic_retriever.lifecycle.documents.os.fsync", full)
     with pytest.raises(errors.SourceError, match=r"cannot be kept in .*: No space left.*upload it again"):
         bench.upload(DOGS, "dogs.md")
     monkeypatch.undo()
@@ -212,7 +219,9 @@ def test_processing_again_embeds_only_what_changed_and_the_old_version_is_found_
     kept.write_bytes(LONG + b"\n\n## Part 7\n\nThe dog barks at the postman. " * 4)
     seen = []
     real = NodeStore.add
-    monkeypatch.setattr(NodeStore, "add", lambda *args, **rest: (seen.append(bench.found("cat", top_k=50)), real(*args, **rest))[1])
+    monkeypatch.setattr(
+        NodeStore, "add", lambda *args, **rest: (seen.append(bench.found("cat", top_k=50)), real(*args, **rest))[1]
+    )
     done = bench.process(bench.documents.reprocess(cats.id))
     assert seen[0] == before
     changed = bench.embedded()
@@ -243,7 +252,9 @@ def test_a_deleted_file_fails_and_uploading_it_again_heals_the_document(bench):
 def test_what_is_known_can_be_corrected_at_once_and_stays(bench):
     cats = bench.indexed(metadata={"year": 2020})
     bench.embedded()
-    changed = bench.documents.update(cats.id, tags=["a", "b"], document_type="note", metadata={"color": "red", "year": None})
+    changed = bench.documents.update(
+        cats.id, tags=["a", "b"], document_type="note", metadata={"color": "red", "year": None}
+    )
     assert (changed.tags, changed.document_type, changed.metadata["color"]) == (("a", "b"), "note", "red")
     assert "year" not in changed.metadata
     red = MetadataFilters(filters=[MetadataFilter(key="color", value="red")])
@@ -287,7 +298,9 @@ def test_a_deleted_document_is_gone_with_what_was_kept(bench):
 
 
 def test_records_are_listed_newest_first_and_by_what_they_are(bench):
-    made = [bench.upload(b"text %d" % n, f"n{n}.md", document_type="ab"[n % 2], tags=[f"t{n % 3}", 'q"%']) for n in range(6)]
+    made = [
+        bench.upload(b"text %d" % n, f"n{n}.md", document_type="ab"[n % 2], tags=[f"t{n % 3}", 'q"%']) for n in range(6)
+    ]
     documents = bench.documents
     assert [one.id for one in documents.list()] == [one.id for one in reversed(made)]
     assert [one.filename for one in documents.list(document_type="a", limit=2, offset=1)] == ["n2.md", "n0.md"]
@@ -312,7 +325,12 @@ def test_adding_a_folder_keeps_the_same_records(bench, tmp_path):
     (folder / "dogs.md").write_bytes(DOGS)
     bench.router.add_index(INDEX, folder)
     cats = next(one for one in bench.documents.list() if one.doc_id == "cats.md")
-    assert (cats.status, cats.filename, cats.stored_filename, cats.title) == (DocumentStatus.INDEXED, "cats.md", "", "Cats")
+    assert (cats.status, cats.filename, cats.stored_filename, cats.title) == (
+        DocumentStatus.INDEXED,
+        "cats.md",
+        "",
+        "Cats",
+    )
     assert bench.documents.file(cats.id) == folder / "cats.md"
     assert bench.upload(CATS, "other.md").id == cats.id
     bench.process(bench.documents.update(cats.id, title="Felines", tags=["pet"]))
@@ -370,7 +388,8 @@ def test_a_file_beside_and_patterns_tell_of_a_document_and_filters_use_it(bench,
 
 def test_a_document_whose_headings_say_only_a_number_is_found_by_its_mapped_title(bench):
     words = "Words that fill a part of the annex with some sentences about something. " * 12
-    text = f"# Annex\n\nContents\n\n6.1 Lamps ..... 2\n6.2 Parking brakes ..... 3\n\n## 6.1\n\n{words}\n\n## 6.2\n\n{words}"
+    contents = "Contents\n\n6.1 Lamps ..... 2\n6.2 Parking brakes ..... 3"
+    text = f"# Annex\n\n{contents}\n\n## 6.1\n\n{words}\n\n## 6.2\n\n{words}"
     annex = bench.indexed(text.encode(), "annex.md")
     assert annex.section_mappings == {"6.1": "Lamps", "6.2": "Parking brakes"}
     nodes = {node.node_id: node for node in bench.documents.nodes(annex.id)}

@@ -10,7 +10,7 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from document_bench import CATS, DOGS, INDEX, Bench
+from document_bench import DOGS, INDEX, Bench
 from redis_servers import OwnServer
 from waiting import in_threads, wait_until
 
@@ -108,7 +108,7 @@ def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, mon
         return real(self, document, said)
 
     monkeypatch.setattr(Indexer, "add_document", odd)
-    logging.getLogger("agentic_retriever.worker").setLevel(logging.CRITICAL)
+    logging.getLogger("agentic_retriever.lifecycle.worker").setLevel(logging.CRITICAL)
     dogs, cats = bench.process(bench.upload(DOGS, "dogs.md"), bench.upload())
     assert (cats.status, dogs.status) == (DocumentStatus.INDEXED, DocumentStatus.FAILED)
     assert "unexpected ZeroDivisionError" in dogs.error_message
@@ -190,7 +190,7 @@ def test_what_is_changed_while_it_is_processed_is_not_written_from_before(bench,
 
 
 def test_a_catalog_that_goes_away_and_comes_back_is_waited_for(bench, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.worker.POLL_S", 0.05)
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
     record = bench.upload()
     real, away = Claims.take, [3]
 
@@ -227,7 +227,7 @@ def test_connections_that_a_server_dropped_are_made_again(postgres_url, tmp_path
 @pytest.mark.skipif(os.name == "nt", reason="there are no limits to set there")
 def test_a_file_that_takes_too_much_fails_and_the_worker_goes_on(tmp_path, monkeypatch):
     bench = Bench(tmp_path / "data")
-    monkeypatch.setattr("agentic_retriever.worker._LARGE", 1_000)
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker._LARGE", 1_000)
     real = BoundedReader.__init__
     limits = {"max_memory": 600_000_000}
     monkeypatch.setattr(BoundedReader, "__init__", lambda self, **rest: real(self, **limits, **rest))
@@ -246,7 +246,7 @@ def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch
     def held(*_args, **_rest):
         raise errors.StoreBusyError("held elsewhere")
 
-    monkeypatch.setattr("agentic_retriever.worker.Indexer", held)
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker.Indexer", held)
     worker.start()
     wait_until(lambda: INDEX in worker._busy, 20)
     wait_until(lambda: bench.documents.get(record.id).status is DocumentStatus.PENDING, 20)
@@ -258,7 +258,7 @@ def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("by", ["postgresql", "redis"])
 def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.worker.POLL_S", 600.0)
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 600.0)
     server = OwnServer(tmp_path) if by == "redis" else None
     bench = Bench(tmp_path / "data", "" if server else request.getfixturevalue("postgres_url"))
     redis = {"redis_url": server.url} if server else {}
@@ -274,7 +274,7 @@ def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch
     finally:
         bench.close()
         if server is not None:
-            server.stop()
+            server.kill()
 
 
 def test_a_router_runs_one_worker_and_ends_it(tmp_path):

@@ -22,12 +22,12 @@ from agentic_retriever import errors
 from agentic_retriever.catalog.claims import LEASE_S, Claims
 from agentic_retriever.catalog.documents import CHANNEL
 from agentic_retriever.catalog.records import DocumentRecord
-from agentic_retriever.documents import STREAM, Documents
 from agentic_retriever.indices import Indexer
 from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.ingestion import BoundedReader, SkippedSource, SourceDocument
 from agentic_retriever.ingestion.documents import printable
 from agentic_retriever.ingestion.enrichment import patterns_file
+from agentic_retriever.lifecycle.documents import STREAM, Documents
 from agentic_retriever.resources import Resources
 from agentic_retriever.threads import BriefThread
 
