@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from document_bench import DOGS, INDEX, Bench
+from qdrant_servers import QdrantServer
 from redis_servers import OwnServer
 from waiting import in_threads, wait_until
 
@@ -304,6 +305,22 @@ def test_workers_killed_in_every_state_and_at_random_lose_nothing_and_do_nothing
     assert told["documents"] == told["clean_documents"] == {"indexed": 22, "failed": 2}
     assert all("is binary, not text" in reason for reason in told["reasons"])
     assert told["as_without_kills"] == {"nodes": True, "contents": True}
+    assert (told["same"], told["duplicates"], told["nodes"]) == (True, 0, told["stored"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_processes_that_share_a_catalog_and_a_server_process_each_document_once(postgres_url):
+    server = QdrantServer()
+    try:
+        command = [sys.executable, "-m", "benchmarks.worker_kills", "--documents", "18", "--workers", "4"]
+        command += ["--url", postgres_url, "--qdrant", server.url]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    finally:
+        server.close()
+    assert run.returncode == 0, run.stderr[-2000:]
+    told = json.loads(run.stdout)
+    assert told["processed"] == {"1": 18}
+    assert told["documents"] == {"indexed": 16, "failed": 2}
     assert (told["same"], told["duplicates"], told["nodes"]) == (True, 0, told["stored"])
 
 
