@@ -11,7 +11,6 @@ from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.service import problems
 from agentic_retriever.service.guard import Guard
-from agentic_retriever.service.keys import KeyTable, MemoryKeys
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
@@ -19,19 +18,18 @@ _ROUTERS: tuple[APIRouter, ...] = ()  # of each part, in the order in which thei
 
 
 def create_app(
-    router: AgenticRouter, settings: ServiceSettings | None = None, *, keys: KeyTable | None = None
+    router: AgenticRouter, settings: ServiceSettings | None = None
 ) -> FastAPI:
     """Make the application over a router, which stays the caller's to close.
 
     Args:
         router: What answers.
         settings: What is allowed.
-        keys: The keys; none by default, which only an address of this machine may do with.
 
     Raises:
         ConfigError: If others can reach the service and there is no key.
     """
-    service = Service(router, settings or ServiceSettings(), keys or MemoryKeys())
+    service = Service(router, settings or ServiceSettings())
     app = FastAPI(
         title="agentic-retriever", version=__version__, docs_url=None, redoc_url=None, lifespan=_lifespan,
         separate_input_output_schemas=False,

@@ -8,10 +8,14 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Final, Protocol
+from typing import Final
 
+import sqlalchemy as sa
+
+from agentic_retriever.catalog.database import Database
+from agentic_retriever.catalog.tables import API_KEYS
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Record
 from agentic_retriever.service.settings import Caller, Role
@@ -20,6 +24,7 @@ from agentic_retriever.threads import Workers
 FRESH_S: Final = 1.0  # a key that is revoked elsewhere holds no longer than this
 SESSION_S: Final = 12 * 3_600
 _ID_CHARS: Final = 8
+_MAX_NAME: Final = 100
 _PREFIX: Final = "ar_"
 
 
@@ -35,43 +40,43 @@ class KeyRecord(Record):
     revoked_at: datetime | None = None
 
 
-class KeyTable(Protocol):
-    """Where keys are kept."""
+class KeyTable:
+    """Where keys are kept: a table of the catalog."""
 
-    def all(self) -> list[KeyRecord]: ...
-    def add(self, record: KeyRecord) -> None: ...
-    def revoke(self, key_id: str, at: datetime) -> bool: ...  # whether there was one to revoke
-
-
-class MemoryKeys:
-    """Keys of a process alone, as for tests and services that are embedded in a program."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, KeyRecord] = {}
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def all(self) -> list[KeyRecord]:
-        return list(self._records.values())
+        """Return every key, revoked ones included, the oldest first."""
+        if not self._database.exists:
+            return []
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(API_KEYS).order_by(API_KEYS.c.created_at)).mappings().all()
+        return [KeyRecord(**{**row, "role": Role(row["role"])}) for row in rows]
 
-    def add(self, record: KeyRecord) -> None:
-        self._records[record.id] = record
+    def create(self, name: str, role: Role) -> str:
+        """Make a key and return it: it is shown this once, and kept as its hash."""
+        if not 1 <= len(name.strip()) <= _MAX_NAME:
+            raise ConfigError(f"the name of a key must have 1 to {_MAX_NAME} characters, got {len(name.strip())}")
+        key_id = secrets.token_hex(_ID_CHARS // 2)
+        key = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+        row = {"id": key_id, "name": name.strip(), "role": int(role), "digest": _digest(key), "created_at": _now()}
+        with self._database.writing() as connection:
+            connection.execute(sa.insert(API_KEYS).values(row))
+        return key
 
-    def revoke(self, key_id: str, at: datetime) -> bool:
-        found = self._records.get(key_id)
-        if found is None or found.revoked_at is not None:
-            return False
-        self._records[key_id] = replace(found, revoked_at=at)
-        return True
+    def revoke(self, key_id: str) -> KeyRecord:
+        """Make a key worthless for good; ``ConfigError`` if there is none of that id that still holds."""
+        found = next((one for one in self.all() if one.id == key_id and one.revoked_at is None), None)
+        if found is None:
+            raise ConfigError(f"no key {key_id[:20]!r} is in use; 'agentic-retriever keys list' shows their ids")
+        with self._database.writing() as connection:
+            connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(revoked_at=_now()))
+        return found
 
 
-def create_key(table: KeyTable, name: str, role: Role, *, now: Callable[[], datetime] | None = None) -> str:
-    """Make a key and return it: it is shown this once, and kept as its hash."""
-    if not name.strip() or len(name) > 100:
-        raise ConfigError(f"the name of a key must have 1 to 100 characters, got {len(name.strip())}")
-    key_id = secrets.token_hex(_ID_CHARS // 2)
-    key = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
-    created = now() if now else datetime.now(timezone.utc)
-    table.add(KeyRecord(id=key_id, name=name.strip(), role=role, digest=_digest(key), created_at=created))
-    return key
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def _digest(key: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request
 
+from agentic_retriever.catalog.address import Address
+from agentic_retriever.catalog.database import Database
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.pipeline.answers import AsyncAnswerStream
 from agentic_retriever.router import AgenticRouter
@@ -25,11 +27,12 @@ T = TypeVar("T")
 class Service:
     """What handlers share; made by ``create_app``, found by :func:`service_of`."""
 
-    def __init__(self, router: AgenticRouter, settings: ServiceSettings, table: KeyTable) -> None:
+    def __init__(self, router: AgenticRouter, settings: ServiceSettings) -> None:
         self.router, self.settings = router, settings
         self.metrics = Metrics()
         self.workers = Workers(settings.threads, "agentic-service", at_once=True)
-        self.keys = KeyRing(table, self.workers)
+        self.database = Database(Address.from_config(router.config))
+        self.keys = KeyRing(KeyTable(self.database), self.workers)
         self.keys.load()
         self.ending = asyncio.Event()  # set when the service is to end: who watches lets go
         self.is_warm = settings.warm is None
