@@ -9,17 +9,18 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import problems
+from agentic_retriever.service import documents, legacy, problems, queries, system
 from agentic_retriever.service.guard import Guard
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
-_ROUTERS: tuple[APIRouter, ...] = ()  # of each part, in the order in which their paths are tried
+_ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
+    system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
+    system.caches, legacy.asking, legacy.writing, legacy.managing,
+)  # fmt: skip
 
 
-def create_app(
-    router: AgenticRouter, settings: ServiceSettings | None = None
-) -> FastAPI:
+def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -> FastAPI:
     """Make the application over a router, which stays the caller's to close.
 
     Args:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import re
 import secrets
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -79,8 +81,8 @@ class Guard:
                 response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
             except AgenticRetrieverError as err:
                 response = problem_of(request_id, err)
-            except Exception as err:  # the last resort; what it says may hold a question or a key
-                logger.exception("request %s failed with %s", request_id, type(err).__name__)
+            except Exception as err:  # noqa: BLE001 - the last resort; what it says may hold a question or a key
+                logger.error("request %s failed with %s", request_id, _place(err))  # noqa: TRY400 - no text, no stack
                 response = problem(request_id, 500, "Unexpected error", "see the service's log for this request id")
             if not answer.begun:
                 await response(scope, receive, answer.send)
@@ -133,6 +135,12 @@ class _Answer:
             own = {name.lower() for name, _ in message["headers"]}
             message["headers"] = [*message["headers"], *(one for one in self._added if one[0] not in own)]
         await self._send(message)
+
+
+def _place(err: BaseException) -> str:
+    """Name an error by its kind and where it was raised."""
+    at = traceback.extract_tb(err.__traceback__)[-1:]
+    return " ".join([type(err).__name__, *(f"in {Path(one.filename).name}:{one.lineno}" for one in at)])
 
 
 def _check_origin(scope: Scope, headers: Headers) -> None:

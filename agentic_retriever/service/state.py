@@ -17,6 +17,7 @@ from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Answer
 from agentic_retriever.service.keys import KeyRing, KeyTable
 from agentic_retriever.service.metrics import Metrics
+from agentic_retriever.service.sending import AnswerWriter
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.threads import Workers
 
@@ -34,6 +35,7 @@ class Service:
         self.database = Database(Address.from_config(router.config))
         self.keys = KeyRing(KeyTable(self.database), self.workers)
         self.keys.load()
+        self.write = AnswerWriter().write
         self.ending = asyncio.Event()  # set when the service is to end: who watches lets go
         self.is_warm = settings.warm is None
         if not settings.is_local and self.keys.is_empty:
@@ -50,6 +52,14 @@ class Service:
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what blocks in one of the service's threads."""
         return await self.workers.run(call, *args, **kwargs)
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait so long, or until the service ends; tell whether it does."""
+        try:
+            await asyncio.wait_for(self.ending.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
 
     async def query(self, query: str, **wanted: Any) -> Answer:  # noqa: ANN401 - those of AgenticRouter.aquery
         """Answer a question as ``router.aquery``, and count it."""
