@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ from fastapi import APIRouter, FastAPI
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.service import documents, legacy, problems, queries, system
-from agentic_retriever.service.guard import Guard
+from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
@@ -36,7 +37,7 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service = service
-    app.add_middleware(Guard, service=service)
+    app.add_middleware(Guard, service=service, limits=Limits(service))
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
@@ -46,9 +47,13 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    if service.settings.document_workers:
+        await service.run(service.router.start_worker, service.settings.document_workers)
+    warming = asyncio.create_task(service.warm_up())
     # What needs a running loop and an end, such as the sessions of a mounted application, is entered here.
     try:
         yield
     finally:
         service.ending.set()
-        service.workers.close(wait=False)
+        await warming
+        service.close()

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 from limits import RateLimitItem, parse
-from limits.aio.storage import MemoryStorage
+from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 from limits.storage import storage_from_string
@@ -57,9 +57,8 @@ _HEADERS: Final = [
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-        self._limits = Limits(service)
+    def __init__(self, app: ASGIApp, service: Service, limits: Limits) -> None:
+        self._app, self._service, self._limits = app, service, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -168,7 +167,8 @@ class Limits:
         redis = service.router.config.redis_url.reveal()
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
-        self._shared = MovingWindowRateLimiter(storage_from_string(f"async+{redis}", **_REDIS)) if redis else None  # type: ignore[arg-type]  # asynchronous by its scheme
+        storage = cast(Storage, storage_from_string(f"async+{redis}", **_REDIS)) if redis else None
+        self._shared = None if storage is None else MovingWindowRateLimiter(storage)
         self._under_way: Counter[str] = Counter()
 
     async def count(self, caller: Caller) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request
 
+from agentic_retriever.cache import read_questions
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.database import Database
-from agentic_retriever.errors import ConfigError
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.pipeline.answers import AsyncAnswerStream
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Answer
@@ -23,6 +25,8 @@ from agentic_retriever.threads import Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Service:
@@ -37,7 +41,10 @@ class Service:
         self.keys.load()
         self.write = AnswerWriter().write
         self.ending = asyncio.Event()  # set when the service is to end: who watches lets go
-        self.is_warm = settings.warm is None
+        self._warming, problems = ((), ()) if settings.warm is None else read_questions(settings.warm)
+        for problem in problems:
+            logger.warning("%s", problem)
+        self.is_warm = not self._warming
         if not settings.is_local and self.keys.is_empty:
             raise ConfigError(
                 f"{settings.host} can be reached by others, so the service needs keys: make one with "
@@ -48,6 +55,20 @@ class Service:
     def is_open(self) -> bool:
         """Whether everybody on this machine may do everything, as no key was ever made."""
         return self.settings.is_local and self.keys.is_empty
+
+    async def warm_up(self) -> None:
+        """Ask the questions that are to be answered from the cache, one after the other, until the service ends."""
+        for question in self._warming:
+            if self.ending.is_set():
+                return
+            with suppress(AgenticRetrieverError):  # who asks it will hear what is wrong
+                await self.router.aquery(question)
+        self.is_warm = True
+
+    def close(self) -> None:
+        """Let go of what is the service's own; the router is not."""
+        self.workers.close(wait=False)
+        self.database.close()
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what blocks in one of the service's threads."""
