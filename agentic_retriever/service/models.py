@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -255,11 +255,15 @@ class DocumentOut(BaseModel):
         return cls.model_validate(record, from_attributes=True)
 
 
+Status = Literal["pending", "processing", "indexed", "failed", "inactive"]
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
+
+
 class DocumentsQuery(In):
     """Which documents are wanted."""
 
     index: Name | None = None
-    status: Literal["pending", "processing", "indexed", "failed", "inactive"] | None = None
+    status: Status | None = None
     document_type: Name | None = None
     tag: Name | None = None
     search: Annotated[str, StringConstraints(max_length=200)] | None = None

@@ -109,11 +109,17 @@ async def one_query(query_id: models.QueryId, service: Shared) -> models.EntryDe
 @history.post("/queries/{query_id}/replay")
 async def replay(query_id: models.QueryId, request: Request, service: Shared) -> models.ReplayOut:
     """Route a recorded question again, and say what is different now."""
+    changes, now = await routed_again(query_id, request, service)
+    return models.ReplayOut(query=now.query, route=models.RouteOut(**now.to_dict()), differences=changes)
+
+
+async def routed_again(query_id: str, request: Request, service: Service) -> tuple[list[models.Change], RouteDecision]:
+    """Route a recorded question as it would be now; return what is different, and the decision."""
     entry = await service.run(service.router.history.get, query_id)
     if not entry.query:
         raise ConfigError("the history keeps no questions (query_log_text), so this one cannot be asked again")
     now = await unless_gone(request, service.router.aroute(entry.query))
-    return models.ReplayOut(query=entry.query, route=models.RouteOut(**now.to_dict()), differences=_changes(entry, now))
+    return _changes(entry, now), now
 
 
 @history.get("/queries/{query_id}/diff/{other_id}")
