@@ -292,11 +292,11 @@ async def history(request: Request, service: Shared) -> Response:
     except ConfigError:  # there is no history by the settings
         return draw(request, "history.html", plots=[], totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS)
     tables = found.tables() if entries else []
-    unsure = [one for one in entries if one.confidence is not None and one.confidence_level != "high"]
-    unsure.sort(key=lambda one: one.confidence or 0.0)
+    unsure = {one.query: one for one in entries if one.confidence is not None and one.confidence_level != "high"}
+    doubtful = sorted(unsure.values(), key=lambda one: one.confidence)[:_MOST_DOUBTFUL]
     return draw(
         request, "history.html", plots=history_plots(entries, found), totals=tables[0][2] if tables else [],
-        doubtful=unsure[:_MOST_DOUBTFUL], entries=entries[:_ROWS], offset=0, limit=_ROWS,
+        doubtful=doubtful, entries=entries[:_ROWS], offset=0, limit=_ROWS,
     )  # fmt: skip
 
 

@@ -7,6 +7,13 @@ function say(text) {
   at("message").hidden = !text;
 }
 
+// Tables that are wider than the screen can be scrolled with the keyboard, too.
+function makeReachable() {
+  for (const part of document.querySelectorAll("main div")) {
+    if (part.scrollWidth > part.clientWidth && getComputedStyle(part).overflowX === "auto") part.tabIndex = 0;
+  }
+}
+
 async function problemOf(response) {
   try { return (await response.json()).detail; } catch { return `the service answered ${response.status}`; }
 }
@@ -43,7 +50,7 @@ async function ask(form) {
       if (name === "error") throw new Error(data.detail);
       if (name === "card") {
         card.innerHTML = data;  // drawn by the server, which escapes whatever comes from outside
-        htmx.process(card); text.hidden = true; status.textContent = "The answer is complete.";
+        htmx.process(card); text.hidden = true; status.textContent = "The answer is complete."; makeReachable();
       }
     }
   } catch (err) {
@@ -88,6 +95,8 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
     if (kind === "drop") upload(form, event.dataTransfer.files);
   });
 }
+for (const kind of ["DOMContentLoaded", "htmx:afterSwap"]) document.addEventListener(kind, makeReachable);
+window.addEventListener("resize", makeReachable);
 document.addEventListener("htmx:responseError", (event) => {
   try { say(JSON.parse(event.detail.xhr.responseText).detail); } catch { say(`the service answered ${event.detail.xhr.status}`); }
 });
