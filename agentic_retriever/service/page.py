@@ -44,8 +44,8 @@ _MOST_COMPARED: Final = 4
 _MOST_PLOTTED: Final = 500  # of the newest questions
 _MOST_DOUBTFUL: Final = 5
 _MOST_SHOWN: Final = 2_000_000  # characters of a source; a browser shows no more with ease
-Text = Annotated[str, Form(max_length=20_000)]
-Short = Annotated[str, Form(max_length=200)]
+Text = Annotated[str, Form(max_length=20_000, pattern=models.NO_NUL)]
+Short = Annotated[str, Form(max_length=200, pattern=models.NO_NUL)]
 
 
 def draw(request: Request, template: str, **values: object) -> Response:
@@ -179,7 +179,7 @@ async def source(
     request: Request,
     service: Shared,
     index: models.Name,
-    doc: Annotated[str, Query(min_length=1, max_length=2_000)],
+    doc: Annotated[str, Query(min_length=1, max_length=2_000, pattern=models.NO_NUL)],
     start: Annotated[int, Query(ge=0)] = 0,
     end: Annotated[int, Query(ge=0)] = 0,
     page: Annotated[int | None, Query(ge=1)] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -144,7 +143,7 @@ def _choices(one: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
 
 @history.get("/analytics")
 async def analytics(
-    service: Shared, since: datetime | None = None, until: datetime | None = None
+    service: Shared, since: models.Moment | None = None, until: models.Moment | None = None
 ) -> models.AnalyticsOut:
     """Sum up the history over a period; times need a zone."""
     found = await service.run(service.router.analytics, since, until)
