@@ -10,6 +10,7 @@ from waiting import wait_until
 
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 
+from agentic_retriever.indices.index import _copy_sparse
 from agentic_retriever.service.app import create_app
 from agentic_retriever.service.server import Server
 from agentic_retriever.service.settings import Role, ServiceSettings
@@ -19,7 +20,7 @@ from agentic_retriever.service.settings import Role, ServiceSettings
 def make_app(make_router, small_store, tmp_path):
     """Makes applications over a copy of the small store, which has its own keys and documents."""
     folder = tmp_path / "data"
-    shutil.copytree(small_store, folder)
+    shutil.copytree(small_store, folder, copy_function=_copy_sparse)  # nearly all of it is zeros
 
     def make(*, settings=None, **parts):
         router = complete(make_router(data_dir=folder, **{"query_log": "plain"} | parts))
@@ -66,7 +67,7 @@ def serve():
     def start(app):
         object.__setattr__(app.state.service.settings, "port", 0)
         urls = []
-        server = Server(app, on_start=urls.append)
+        server = app.state.server = Server(app, on_start=urls.append)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         started.append((server, thread))
         thread.start()
