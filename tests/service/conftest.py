@@ -17,10 +17,17 @@ from agentic_retriever.service.settings import Role, ServiceSettings
 
 
 @pytest.fixture
-def make_app(make_router, small_store, tmp_path):
-    """Makes applications over a copy of the small store, which has its own keys and documents."""
-    folder = tmp_path / "data"
-    shutil.copytree(small_store, folder, copy_function=_copy_sparse)  # nearly all of it is zeros
+def folder(small_store, tmp_path):
+    """A copy of the small store, gone with the test that it is for."""
+    copied = tmp_path / "data"
+    shutil.copytree(small_store, copied, copy_function=_copy_sparse)  # nearly all of it is zeros
+    yield copied
+    shutil.rmtree(copied)
+
+
+@pytest.fixture
+def make_app(folder, make_router):
+    """Makes applications over that copy, with its own keys and documents."""
 
     def make(*, settings=None, **parts):
         router = complete(make_router(data_dir=folder, **{"query_log": "plain"} | parts))
