@@ -8,15 +8,17 @@
     ├── FilterError (ValueError)         4   a metadata filter cannot be evaluated
     ├── UnknownIndexError                5   no index of that name
     ├── UnknownStrategyError             5   no strategy of that name
+    ├── UnknownQueryError                5   the history has no query of that id
     ├── IndexingError                    6   files could not be turned into an index
     │   ├── SourceError                  6   a file or folder cannot be read
-    │   └── IndexExistsError             6   the name is taken
+    │   ├── IndexExistsError             6   the name is taken
+    │   └── UnknownDocumentError         6   no document of that id
     ├── EvaluationError                  6   a data set or its vectors cannot be measured with
     ├── StoreError                       6   the index on disk cannot be used
     │   ├── StoreBusyError               7   another process holds what is to be changed, or changes it
     │   ├── StoreClosedError             6   used after close(), or in a forked child
     │   ├── StoreDamagedError            6   files are missing, truncated or disagree
-    │   ├── StoreUnreachableError        6   the vector server is down, too slow, or refuses the call
+    │   ├── StoreUnreachableError        6   a server of vectors or the catalog is down, too slow, or refuses
     │   ├── EmbeddingMismatchError       6   built with another embedding model or dimension
     │   └── QueryLogError                6   the query history cannot be read or written
     ├── EmbeddingError                   8   the embedding model failed or returned unusable vectors
@@ -79,6 +81,12 @@ class UnknownStrategyError(AgenticRetrieverError, LookupError):
     exit_code = 5
 
 
+class UnknownQueryError(AgenticRetrieverError, LookupError):
+    """The history has no query of that id."""
+
+    exit_code = 5
+
+
 class IndexingError(AgenticRetrieverError):
     """Files or documents could not be turned into an index."""
 
@@ -91,6 +99,10 @@ class SourceError(IndexingError):
 
 class IndexExistsError(IndexingError):
     """An index of that name exists already."""
+
+
+class UnknownDocumentError(IndexingError, LookupError):
+    """No document of that id."""
 
 
 class EvaluationError(AgenticRetrieverError):

@@ -26,16 +26,17 @@ from typing_extensions import Self, Unpack
 from agentic_retriever import errors
 from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
+from agentic_retriever.catalog.entries import Analytics
+from agentic_retriever.catalog.history import QueryLog, open_query_log
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
-from agentic_retriever.ingestion import ChunkSettings, discover
-from agentic_retriever.ingestion.chunking import LEAF_SIZE
+from agentic_retriever.ingestion import discover
+from agentic_retriever.lifecycle import Documents, DocumentWorker
 from agentic_retriever.pipeline import answers
-from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
-from agentic_retriever.querylog import Analytics, open_query_log
+from agentic_retriever.pipeline.query import AskedPins, Asker, Pins, Pipeline, Question, checked_pins, offer, parted
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
@@ -108,6 +109,9 @@ class AgenticRouter:
             else (RedisStore(resources.redis, kind="answers"), answers.encoded, answers.decoded),
             prepare=answers.prepared_answer,
         )
+        #: The documents of the stored indexes, as records: see :class:`Documents`.
+        self.documents = Documents(resources)
+        self._document_worker: DocumentWorker | None = None
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
             resources=resources,
@@ -258,15 +262,13 @@ class AgenticRouter:
         paths = [Path(item) for item in items if isinstance(item, (str, Path))]
         for path in paths:
             discover(path)  # one that is not there must not leave an empty index behind
-        resources, size = self.resources, self.config.chunk_size if chunk_size is None else chunk_size
+        resources = self.resources
         is_new = not resources.storage.holds(name)
         if is_new:
-            overlap, leaf = min(self.config.chunk_overlap, size // 2), min(LEAF_SIZE, size)
-            chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
-            index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
+            index = resources.create(name, description=description, chunk_size=chunk_size)
         else:
             index = resources.stored(name, to_change=True)
-        indexer = Indexer(index, self.config, progress)
+        indexer = Indexer(index, self.config, progress, model=resources.section_model)
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
         report = IngestReport()
@@ -281,6 +283,25 @@ class AgenticRouter:
             reasons = "; ".join(report.skipped_lines()[:3]) or "no files"
             raise errors.IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
         return report
+
+    def start_worker(self, concurrency: int = 1) -> None:
+        """Process uploaded documents in the background of this process, until :meth:`close`.
+
+        The process that holds embedded indexes is the one that can; where catalog and vectors are on servers any number
+        of processes may, on any machines, as ``agentic-retriever worker`` does.
+
+        Args:
+            concurrency: Documents that are processed side by side.
+
+        Raises:
+            ConfigError: If a worker runs already.
+            StoreError: If the catalog cannot be used.
+        """
+        self.resources.check_open()
+        if self._document_worker is not None:
+            raise errors.ConfigError("a worker runs already; give it more threads with start_worker(concurrency=...)")
+        worker = self._document_worker = DocumentWorker(self.resources, self.documents, concurrency=concurrency)
+        worker.start()
 
     def build_views(self, name: str, *, progress: Progress | None = None) -> None:
         """Build what some strategies need of an index: leaves, and summaries written by the model where there is one.
@@ -357,7 +378,9 @@ class AgenticRouter:
         """
         self.resources.forget(name)
         if self.resources.attached.pop(name, None) is None:
+            known = self.documents.list(index=name, limit=10_000_000) if name in self.index_names() else []
             self.resources.storage.remove(name)
+            self.documents.discard_files(known)
 
     # -- Questions: decided, explained, retrieved, answered
 
@@ -456,6 +479,7 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
+        **asker: Unpack[Asker],
     ) -> Answer:
         """Answer a question with citations.
 
@@ -467,6 +491,7 @@ class AgenticRouter:
             top_k: Most nodes to retrieve; the configured number by default.
             budget: What the query may spend.
             force_cloud: Ask for the cloud model; noted as degraded where none is configured.
+            **asker: ``user_id`` and ``conversation_id``, which the history keeps.
 
         Returns:
             The answer with its citations, confidence, route, usage and timings.
@@ -479,7 +504,7 @@ class AgenticRouter:
             RoutingError: As :meth:`route`.
         """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
+        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **asker, **pins))
 
     def stream(
         self,
@@ -491,6 +516,7 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
+        **asker: Unpack[Asker],
     ) -> answers.AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
@@ -498,7 +524,8 @@ class AgenticRouter:
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return answers.AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
+        question = _question(query, force_cloud=force_cloud, **asker, **pins)
+        return answers.AnswerStream(partial(self._pipeline.stream, question))
 
     # -- The same for event loops
 
@@ -518,12 +545,12 @@ class AgenticRouter:
         """Do as :meth:`retrieve`, off the event loop."""
         return await self._in_time(pins.get("budget"), self._finders.run(partial(self.retrieve, query, **pins)))
 
-    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Answer:
+    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> Answer:
         """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
         question = _question(query, force_cloud=force_cloud, **pins)
         return await self._in_time(question.budget, self._pipeline.aanswer(question, self._workers))
 
-    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AsyncAnswerStream:
+    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> answers.AsyncAnswerStream:
         """Do as :meth:`stream`, for ``async for``, off the event loop."""
         return answers.AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
 
@@ -566,6 +593,17 @@ class AgenticRouter:
 
     # -- History, warming up, the end
 
+    @property
+    def history(self) -> QueryLog:
+        """The queries that were asked: ``history.list()``, ``get(query_id)`` with citations, ``add_feedback(...)``.
+
+        Raises:
+            ConfigError: If there is no history by the setting ``query_log``.
+        """
+        if self._log is None:
+            raise errors.ConfigError("query_log is none, so there is no history; set it to plain, hashed or no_text")
+        return self._log
+
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
         """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
 
@@ -577,9 +615,7 @@ class AgenticRouter:
             ConfigError: If there is no history by the setting ``query_log``, or a time has no zone.
             QueryLogError: If the history cannot be read.
         """
-        if self._log is None:
-            raise errors.ConfigError("query_log is none, so there is no history; set it to sqlite or a database's URL")
-        return self._log.analytics(since, until)
+        return self.history.analytics(since, until)
 
     def warm(
         self, questions: Iterable[str], *, progress: Callable[[int, int], None] = lambda _done, _total: None
@@ -594,6 +630,8 @@ class AgenticRouter:
 
     def close(self) -> None:
         """Close every index; a later use raises ``StoreClosedError``, a second call does nothing."""
+        if self._document_worker is not None:
+            self._document_worker.stop()
         self._workers.close()
         self._finders.close()
         self._streams.close()
@@ -625,10 +663,11 @@ class AgenticRouter:
             return ""
 
 
-def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
+def _question(query: str, *, force_cloud: bool = False, **given: Unpack[AskedPins]) -> Question:
+    pins, asker = parted(given)
     if not isinstance(pins.get("budget"), Budget | None):
         raise errors.InvalidQueryError(f"budget must be a Budget, got {type(pins.get('budget')).__name__}")
-    return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
+    return Question(query=check_query(query), force_cloud=force_cloud, asker=asker, **checked_pins(pins))
 
 
 def _as_list(source: object) -> list[str | Path | BaseNode]:

@@ -25,6 +25,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever import errors, retrievers, routing, schema
 from agentic_retriever.cache import SingleFlightCache, cache_key
+from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.embeddings.model import Vector, embedding_time_s
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
@@ -33,7 +34,6 @@ from agentic_retriever.llm import result_of
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
-from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
 from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
@@ -66,6 +66,7 @@ class Question:
     filters: MetadataFilters | None = None
     budget: schema.Budget | None = None
     force_cloud: bool = False
+    asker: Mapping[str, str] = field(default_factory=dict)  # for the history alone
 
     def shown(self) -> dict[str, object]:
         """Return what handlers of spans see of it."""
@@ -81,6 +82,27 @@ class Pins(TypedDict, total=False):
     filters: MetadataFilters | None
     top_k: int | None
     budget: schema.Budget | None
+
+
+class Asker(TypedDict, total=False):
+    """Who asks, and in which conversation, for the history alone: no answer depends on it."""
+
+    user_id: str
+    conversation_id: str
+
+
+class AskedPins(Pins, Asker, total=False):
+    """Both."""
+
+
+def parted(given: AskedPins) -> tuple[Pins, dict[str, str]]:
+    """Return what a question is asked with, and who asks it."""
+    pins: Any = dict(given)
+    asker = {name: pins.pop(name) for name in Asker.__annotations__ if name in pins}
+    for name, value in asker.items():
+        if not isinstance(value, str):
+            raise errors.InvalidQueryError(f"{name} must be a str, got {type(value).__name__}")
+    return pins, asker
 
 
 def checked_pins(pins: Pins) -> dict[str, Any]:
@@ -269,7 +291,8 @@ class Pipeline:
         except Exception as err:  # whatever it is belongs in the history; it is raised again
             if self.log is not None:
                 query_id, timings = self.new_id(), run.spending.timings_ms()
-                self.log.record_answer(None, error=err, query=query, query_id=query_id, timings_ms=timings)
+                known: dict[str, Any] = {"query_id": query_id, "timings_ms": timings, "asker": run.question.asker}
+                self.log.record_answer(None, error=err, query=query, **known)
             raise
 
     def _hand_out(self, run: _Run, answer: schema.Answer, traced: Span | None, *, cached: bool) -> schema.Answer:
@@ -280,7 +303,7 @@ class Pipeline:
             # A cached answer cost nothing, whoever might have written it.
             asked = None if cached else self.resources.model
             usd = None if asked is None else asked.costs(done.usage.tiers).cloud_only_usd
-            self.log.record_answer(done, cloud_only_usd=usd)
+            self.log.record_answer(done, cloud_only_usd=usd, asker=run.question.asker)
         if traced is not None:
             response = as_response(done)
             traced.finish(response, QueryEndEvent(query=run.question.query, response=response))
