@@ -9,7 +9,7 @@ from llama_index.core.schema import Document
 from small_indexes import QUESTION
 
 from agentic_retriever.catalog.entries import Analytics, LogEntry, utc_now
-from agentic_retriever.service.plots import bar_plot, history_plots, line_plot
+from agentic_retriever.service.page.plots import bar_plot, history_plots, line_plot
 
 VIEWS = ["/", "/compare", "/documents", "/history", "/indexes", "/settings", "/login"]
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> <a href='javascript:x'>{{ 7 * 7 }}</a>"
@@ -150,7 +150,7 @@ def test_plots_stay_within_their_frame(figures):
     named = {f"d{at}": float(value) for at, value in enumerate(figures)}
     plot = bar_plot("t", named)
     for x, y, width, height in plot["bars"]:
-        assert 0 <= x
+        assert x >= 0
         assert x + width <= plot["width"] + 0.2
         assert height >= 0
         assert y + height <= plot["height"]

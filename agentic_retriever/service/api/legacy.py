@@ -12,7 +12,8 @@ from pydantic import BaseModel, Field
 from agentic_retriever import __version__, schema
 from agentic_retriever.embeddings import ollama_models
 from agentic_retriever.errors import ConfigError, UnknownIndexError
-from agentic_retriever.service import documents, models, system
+from agentic_retriever.service import documents, models
+from agentic_retriever.service.api import system
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.problems import PROBLEMS, Refused
 from agentic_retriever.service.queries import Limit, Offset, Shared

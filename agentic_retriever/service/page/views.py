@@ -18,10 +18,10 @@ from agentic_retriever.resources import measured
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.schema import Answer
 from agentic_retriever.service import documents, models, queries
+from agentic_retriever.service.api.legacy import source_url
 from agentic_retriever.service.guard import COOKIE, allow
 from agentic_retriever.service.keys import SESSION_S
-from agentic_retriever.service.legacy import source_url
-from agentic_retriever.service.plots import history_plots
+from agentic_retriever.service.page.plots import history_plots
 from agentic_retriever.service.queries import Shared
 from agentic_retriever.service.sending import event, events, unless_gone
 from agentic_retriever.service.settings import Caller, Role
