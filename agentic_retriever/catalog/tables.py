@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION: Final = "0002"  # the newest migration, which these tables are the result of
+REVISION: Final = "0003"  # the newest migration, which these tables are the result of
 VERSION_TABLE: Final = "agentic_retriever_revision"
 
 
@@ -202,4 +202,14 @@ FEEDBACK: Final = _table(
     sa.Column("rating", sa.Integer, nullable=False),
     *(_text(name) for name in ("comment", "user_id")),
     sa.Column("created_at", UtcTime, nullable=False),
+)
+
+API_KEYS: Final = _table(
+    "api_keys",
+    sa.Column("id", sa.String(8), primary_key=True),
+    _text("name"),
+    sa.Column("role", sa.Integer, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),  # of the key, which is kept nowhere
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("revoked_at", UtcTime),
 )
