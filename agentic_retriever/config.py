@@ -26,7 +26,7 @@ PREFIX: Final = "AGENTIC_RETRIEVER_"
 
 SHARED: Final = (  # settings that are also read from their name in capitals alone; the prefixed variable wins
     "embedding_model", "ollama_base_url", "openrouter_api_key", "openai_base_url", "openai_api_key", "cohere_api_key",
-    "redis_url", "qdrant_url", "qdrant_api_key",
+    "redis_url", "qdrant_url", "qdrant_api_key", "database_url",
 )  # fmt: skip
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
@@ -66,6 +66,7 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "qdrant_timeout_s": "one call to Qdrant may take 10 s",
     "qdrant_shards": "the server decides (storage.collection in its configuration)",
     "qdrant_replicas": "the server decides (storage.collection in its configuration)",
+    "query_log_text": "write what the history keeps of questions as query_log: plain, hashed, no_text or none",
     "query_log_max_rows": "the history keeps the newest 1,000,000 queries",
 }
 
@@ -98,16 +99,6 @@ def host_and_port(host: str, port: int | None) -> str:
 def shown_url(url: str) -> str:
     """Return an address without the name and password that may stand in it."""
     return re.sub(r"(?<=//)[^/?#]*@", "", url)
-
-
-class SecretUrl(Secret):
-    """A URL that may hold a password, or one of the words that stand for a place of our own; only these words show."""
-
-    def __init__(self, secret_value: str = "") -> None:
-        super().__init__(secret_value.lower() if secret_value.lower() in {"none", "sqlite"} else secret_value)
-
-    def _display(self) -> str:
-        return self.reveal() if self.reveal() in {"none", "sqlite"} else super()._display()
 
 
 def _setting(default: object, meaning: str, unit: str = "", **limits: Any) -> Any:  # noqa: ANN401 - as pydantic.Field
@@ -240,14 +231,15 @@ class RouterConfig(BaseSettings):
     qdrant_api_key: Secret = _setting(Secret(), "key for Qdrant; never shown")
     qdrant_prefix: str = _setting("agentic-retriever-", "what the names of new collections begin with")
 
-    query_log: SecretUrl = _setting(
-        SecretUrl("sqlite"),
-        "history of queries: none, sqlite for DATA_DIR/queries.sqlite, or postgresql://USER:PASSWORD@HOST/DATABASE, "
-        "extra postgres; never shown",
-        "none, sqlite or a database URL",
+    database_url: Secret = _setting(
+        Secret(),
+        "PostgreSQL that holds the catalog (indexes, documents, history) for several machines, as in "
+        "postgresql://USER:PASSWORD@HOST/DATABASE, extra postgres; empty for DATA_DIR/catalog.sqlite; never shown",
     )
-    query_log_text: Literal["plain", "hashed", "none"] = _setting(
-        "plain", "what the history keeps of questions: text, keyed hash or nothing"
+    query_log: Literal["plain", "hashed", "no_text", "none"] = _setting(
+        "plain",
+        "what the history of queries, in the catalog, keeps of questions and answers: their text, a keyed hash of the "
+        "question, or no text; none keeps no history",
     )
     query_log_retention_days: float = _setting(
         90.0, "age from which queries leave the history; 0 keeps them", "days", ge=0, le=36_500
@@ -259,6 +251,11 @@ class RouterConfig(BaseSettings):
                 raise ConfigError(f"setting {name} is gone: {REMOVED[name]}; remove it")
             if name not in type(self).model_fields:
                 raise ConfigError(_unknown_setting(name, type(self).model_fields))
+        if "://" in str(settings.get("query_log")) or settings.get("query_log") == "sqlite":
+            raise ConfigError(
+                "query_log names no place any more, since the history is in the catalog: set database_url for one on "
+                "PostgreSQL, and query_log to plain, hashed, no_text or none"
+            )
         if settings.get("selector") == "learned":
             raise ConfigError("selector learned is gone, since it was better on no collection; use auto")
         try:

@@ -331,11 +331,11 @@ class QueryLog:
 
 def open_query_log(config: RouterConfig) -> QueryLog | None:
     """Make the history that the settings ask for; nothing is opened yet."""
-    place = config.query_log.reveal()
-    if place == "none":
+    kept = config.query_log
+    if kept == "none":
         return None
     return QueryLog(
-        config.data_dir / FILE_NAME if place == "sqlite" else config.query_log,
-        text=config.query_log_text,
+        config.database_url or config.data_dir / FILE_NAME,
+        text="none" if kept == "no_text" else kept,
         retention_days=config.query_log_retention_days or None,
     )

@@ -1,0 +1,53 @@
+"""The application: everything that is served, behind one guard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+
+from agentic_retriever import __version__
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.service import problems
+from agentic_retriever.service.guard import Guard
+from agentic_retriever.service.settings import ServiceSettings
+from agentic_retriever.service.state import Service
+
+_ROUTERS: tuple[APIRouter, ...] = ()  # of each part, in the order in which their paths are tried
+
+
+def create_app(
+    router: AgenticRouter, settings: ServiceSettings | None = None
+) -> FastAPI:
+    """Make the application over a router, which stays the caller's to close.
+
+    Args:
+        router: What answers.
+        settings: What is allowed.
+
+    Raises:
+        ConfigError: If others can reach the service and there is no key.
+    """
+    service = Service(router, settings or ServiceSettings())
+    app = FastAPI(
+        title="agentic-retriever", version=__version__, docs_url=None, redoc_url=None, lifespan=_lifespan,
+        separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.state.service = service
+    app.add_middleware(Guard, service=service)
+    problems.install(app)
+    for part in _ROUTERS:
+        app.include_router(part)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    # What needs a running loop and an end, such as the sessions of a mounted application, is entered here.
+    try:
+        yield
+    finally:
+        service.ending.set()
+        service.workers.close(wait=False)

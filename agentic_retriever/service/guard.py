@@ -1,0 +1,265 @@
+"""What every request passes: who sent it, whether it may come in, how large it is; and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from fastapi import Depends, Request
+from limits import RateLimitItem, parse
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import MovingWindowRateLimiter
+from limits.errors import StorageError
+from limits.storage import storage_from_string
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError
+from agentic_retriever.service.problems import Refused, busy, problem, problem_of
+from agentic_retriever.service.settings import Caller, Role
+
+if TYPE_CHECKING:
+    from agentic_retriever.service.state import Service
+
+logger = logging.getLogger(__name__)
+
+COOKIE: Final = "agentic_retriever_session"
+_OPEN: Final = ("/static/", "/v1/health/", "/api/health", "/login")  # for everybody: no data is behind them
+_FREE: Final = ("/static/", "/v1/health/", "/api/health", "/metrics")  # and not counted
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+# Scripts and styles are files of ours alone; drawings that notebooks share have style attributes, which are allowed.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        self._limits = Limits(service)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {}).update(request_id=request_id, caller=None)
+        answer = _Answer(send, request_id, private=not scope["path"].startswith("/static/"))
+        with self._service.metrics.request(scope, answer):
+            try:
+                response = await self._let_in(scope, headers)
+                if response is None:
+                    async with self._limits.place(scope, headers):
+                        await self._app(scope, self._limits.bounded(receive, headers), answer.send)
+                    return
+            except Refused as err:
+                response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
+            except AgenticRetrieverError as err:
+                response = problem_of(request_id, err)
+            except Exception as err:  # the last resort; what it says may hold a question or a key
+                logger.exception("request %s failed with %s", request_id, type(err).__name__)
+                response = problem(request_id, 500, "Unexpected error", "see the service's log for this request id")
+            if not answer.begun:
+                await response(scope, receive, answer.send)
+
+    async def _let_in(self, scope: Scope, headers: Headers) -> Response | None:
+        """Find out who calls; return what to answer instead where that is decided already."""
+        path: str = scope["path"]
+        await self._service.keys.refresh()
+        caller = self._caller(scope, headers)
+        scope["state"]["caller"] = caller
+        if caller is None and not path.startswith(_OPEN):
+            if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+                return RedirectResponse(f"/login?to={quote(path)}", 303)
+            needed = "send a key as 'Authorization: Bearer KEY' (made by: agentic-retriever keys create)"
+            raise Refused(401, "Key required", needed, {"WWW-Authenticate": "Bearer"})
+        if caller is None or caller.by_cookie or not caller.key_id:
+            _check_origin(scope, headers)
+        if caller is not None and not path.startswith(_FREE):
+            await self._limits.count(caller)
+        return None
+
+    def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
+        keys = self._service.keys
+        given = headers.get("authorization", "")
+        key = given[7:].strip() if given[:7].lower() == "bearer " else headers.get("x-api-key", "")
+        if self._service.is_open:
+            # Without keys, a name that somebody else has made point here must not be answered (DNS rebinding).
+            if not _LOCAL_HOST.fullmatch(headers.get("host", "")):
+                raise Refused(421, "Unknown host", "without keys the service answers to localhost alone")
+            return Caller("", "local", Role.ADMIN)
+        if key:
+            return keys.caller(key)
+        cookie = Request(scope).cookies.get(COOKIE, "")
+        return keys.session_caller(cookie) if cookie else None
+
+
+class _Answer:
+    """The way out: what was sent, and the headers that every answer has."""
+
+    def __init__(self, send: Send, request_id: str, *, private: bool) -> None:
+        self._send = send
+        self.status, self.begun = 500, False
+        self._added = [*_HEADERS, (b"x-request-id", request_id.encode())]
+        if private:
+            self._added.append((b"cache-control", b"no-store"))
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun, self.status = True, message["status"]
+            own = {name.lower() for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(one for one in self._added if one[0] not in own)]
+        await self._send(message)
+
+
+def _check_origin(scope: Scope, headers: Headers) -> None:
+    """Refuse what another site makes a browser send with the rights of this one."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    own = origin is None or urlsplit(origin).netloc == headers.get("host", "")
+    if scope["method"] not in _SAFE and not (own and site in {"same-origin", "none"}):
+        raise Refused(403, "Foreign origin", "another site may not change anything here; send a key instead")
+
+
+_REDIS: Final[dict[str, Any]] = {
+    "implementation": "redispy",  # the client that the answer cache has, too
+    "wrap_exceptions": True,
+    "socket_timeout": 0.2,
+    "socket_connect_timeout": 0.2,
+}
+
+
+class Limits:
+    """How many requests, how many at once, and how large."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._settings = service, service.settings
+        self._rate = parse_rate(service.settings.rate)
+        redis = service.router.config.redis_url.reveal()
+        self._memory = MovingWindowRateLimiter(MemoryStorage())
+        # Redis counts for all processes; while it is down each counts for itself.
+        self._shared = MovingWindowRateLimiter(storage_from_string(f"async+{redis}", **_REDIS)) if redis else None  # type: ignore[arg-type]  # asynchronous by its scheme
+        self._under_way: Counter[str] = Counter()
+
+    async def count(self, caller: Caller) -> None:
+        """Count a request; ``Refused`` with 429 when there were too many."""
+        if self._rate is None or not caller.key_id:
+            return
+        limiter = self._shared or self._memory
+        try:
+            allowed = await limiter.hit(self._rate, caller.key_id)
+        except StorageError:
+            limiter = self._memory
+            allowed = await limiter.hit(self._rate, caller.key_id)
+        if not allowed:
+            wait = self._rate.get_expiry()
+            raise Refused(429, "Too many requests", f"a key may send {self._rate}", {"Retry-After": str(wait)})
+
+    @asynccontextmanager
+    async def place(self, scope: Scope, headers: Headers) -> AsyncIterator[None]:
+        """Hold one of the places for requests, uploads or watchers; ``Refused`` with 503 when there is none."""
+        kind, most = "requests", self._settings.max_requests
+        if scope["path"].startswith(_FREE):
+            yield
+            return
+        if headers.get("content-type", "").startswith("multipart/"):
+            kind, most = "uploads", self._settings.max_uploads
+        elif scope["path"].endswith("/events"):
+            kind = "watchers"
+        if self._under_way[kind] >= most:
+            raise busy(f"{most} {kind} are under way; try again soon")
+        self._under_way[kind] += 1
+        try:
+            yield
+        finally:
+            self._under_way[kind] -= 1
+
+    def bounded(self, receive: Receive, headers: Headers) -> Receive:
+        """Return what receives no more than is allowed, and waits no longer than is allowed."""
+        upload = headers.get("content-type", "").startswith("multipart/")
+        mb = self._service.router.config.max_file_mb
+        most = int(mb * 1_000_000) + 100_000 if upload else self._settings.max_body_bytes
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and (len(announced) > 15 or int(announced) > most):
+            raise too_large(most)
+        if announced in {"", "0"} and "transfer-encoding" not in headers:
+            return receive
+        seen, more = 0, True
+
+        async def receive_bounded() -> Message:
+            nonlocal seen, more
+            if not more:
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self._settings.idle_s)
+            except asyncio.TimeoutError:
+                raise Refused(408, "Too slow", f"nothing came for {self._settings.idle_s:g} s") from None
+            seen += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if seen > most:
+                raise too_large(most)
+            return message
+
+        return receive_bounded
+
+
+def too_large(most: int) -> Refused:
+    """Say that a body is too large."""
+    return Refused(413, "Too large", f"the body may have {most:,} bytes")
+
+
+def parse_rate(text: str) -> RateLimitItem | None:
+    """Read a rate such as ``600/minute``; ``ConfigError`` if it is none."""
+    if not text.strip():
+        return None
+    try:
+        return parse(text)
+    except ValueError:
+        raise ConfigError(f"a rate must be written as 600/minute, got {text[:40]!r}") from None
+
+
+def allow(role: Role) -> Any:  # noqa: ANN401 - as FastAPI declares dependencies
+    """Return a dependency that lets those in who have at least this role, and gives who it is."""
+
+    async def check(request: Request) -> Caller:
+        caller: Caller | None = request.state.caller
+        if caller is None or caller.role < role:
+            raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+        return caller
+
+    return Depends(check)
+
+
+def guarded(app: ASGIApp, role: Role) -> ASGIApp:
+    """Wrap an application that is mounted, which dependencies do not reach."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            caller: Caller | None = scope["state"]["caller"]
+            if caller is None or caller.role < role:
+                raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+        await app(scope, receive, send)
+
+    return checked

@@ -1,0 +1,300 @@
+"""What goes in and comes out of ``/v1``, as the OpenAPI document describes it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from llama_index.core.schema import MetadataMode, NodeWithScore
+from llama_index.core.vector_stores.types import MetadataFilters
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from typing_extensions import Self
+
+from agentic_retriever import schema
+
+MAX_TEXT = 2_000  # characters of an excerpt
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+Identity = Annotated[str, StringConstraints(max_length=200)]
+Query = Annotated[str, StringConstraints(min_length=1, max_length=schema.MAX_QUERY_CHARS)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class In(BaseModel):
+    """Base of what is sent: an unknown name is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BudgetIn(In):
+    """What a query may spend."""
+
+    max_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    max_usd: Number | None = None
+    max_llm_calls: Annotated[int, Field(ge=0, le=1_000)] | None = None
+
+
+class RouteIn(In):
+    """A question, and what the caller fixes."""
+
+    query: Query
+    index: Name | Annotated[list[Name], Field(min_length=1, max_length=100)] | None = None
+    strategy: Name | None = None
+    budget: BudgetIn | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        """Return the arguments that the router takes besides the question."""
+        given = self.budget
+        return {
+            "index": self.index,
+            "strategy": self.strategy,
+            "budget": None if given is None else schema.Budget(**given.model_dump()),
+        }
+
+
+class RetrieveIn(RouteIn):
+    """Likewise, with what is to be found."""
+
+    filters: MetadataFilters | None = None
+    top_k: Annotated[int, Field(ge=1, le=1_000)] | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        return {**super().wanted(), "filters": self.filters, "top_k": self.top_k}
+
+
+class QueryIn(RetrieveIn):
+    """Likewise, with who asks."""
+
+    force_cloud: bool = False
+    stream: bool = False
+    user_id: Identity = ""
+    conversation_id: Identity = ""
+
+    def wanted(self) -> dict[str, Any]:
+        asker = {name: given for name in ("user_id", "conversation_id") if (given := getattr(self, name))}
+        return {**super().wanted(), "force_cloud": self.force_cloud, **asker}
+
+
+class NodeOut(BaseModel):
+    """A passage that was found."""
+
+    node_id: str
+    doc_id: str | None
+    score: float | None
+    text: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, found: NodeWithScore) -> Self:
+        node = found.node
+        return cls(
+            node_id=node.node_id,
+            doc_id=node.ref_doc_id,
+            score=found.score,
+            text=node.get_content(MetadataMode.NONE)[:MAX_TEXT],
+            metadata=node.metadata,
+        )
+
+
+class FoundNode(BaseModel):
+    """A passage by its id."""
+
+    node_id: str
+    doc_id: str | None
+    score: float | None
+
+
+class UsageOut(BaseModel):
+    """Tokens and money."""
+
+    llm_calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float
+    tiers: dict[str, schema.TierUsage]
+
+
+class AttemptOut(BaseModel):
+    """A model that was asked."""
+
+    tier: schema.Tier
+    model: str
+    failure: str | None
+    seconds: float
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float | None
+
+
+class RouteOut(BaseModel):
+    """A decision; ``stages`` holds all that was weighed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    format: int
+    query: str
+    index: str
+    indexes: list[str]
+    index_scores: dict[str, float]
+    index_confidence: float
+    strategy: str
+    strategy_scores: dict[str, float]
+    strategy_confidence: float
+    complexity: schema.Complexity
+    complexity_score: float
+    complexity_reasons: list[str]
+    stages: dict[str, Any]
+    degraded: list[schema.Degradation]
+
+
+class AnswerOut(BaseModel):
+    """An answer with its citations, each checked, and how it came about."""
+
+    query_id: str
+    cached: bool
+    timings_ms: dict[str, float]
+    text: str
+    citations: list[schema.Citation]
+    confidence: schema.Confidence
+    route: RouteOut
+    nodes: list[FoundNode]
+    tier: schema.Tier
+    usage: UsageOut
+    degraded: list[schema.Degradation]
+    understood: list[str]
+    tried: list[schema.Tried]
+    checks: list[schema.SentenceCheck]
+    attempts: list[AttemptOut]
+    nodes_left_out: int
+
+
+class RetrievalOut(BaseModel):
+    """Passages in order, and how they were found."""
+
+    nodes: list[NodeOut]
+    strategy: str
+    indexes: list[str]
+    route: RouteOut
+    degraded: list[schema.Degradation]
+    understood: list[str]
+    timings_ms: dict[str, float]
+    tried: list[schema.Tried]
+    usage: UsageOut
+
+    @classmethod
+    def of(cls, found: schema.Retrieval) -> Self:
+        return cls(
+            nodes=list(map(NodeOut.of, found.nodes)),
+            strategy=found.strategy.value,
+            indexes=list(found.indexes),
+            route=RouteOut(**found.route.to_dict()),
+            degraded=list(found.degraded),
+            understood=list(found.understood),
+            timings_ms=dict(found.timings_ms),
+            tried=list(found.tried),
+            usage=UsageOut(**found.usage.to_dict()),
+        )
+
+
+class ExplanationOut(BaseModel):
+    """A decision in words."""
+
+    decision: RouteOut
+    cards: list[dict[str, Any]]
+    text: list[str]
+
+
+class IndexOut(BaseModel):
+    """An index and what it holds."""
+
+    name: str
+    description: str
+    nodes: int
+    documents: int
+    language: str
+    version: int
+    views: list[str]
+    problem: str = ""  # why it cannot be opened
+
+
+class DocumentOut(BaseModel):
+    """A document as the catalog keeps it."""
+
+    id: str
+    index: str
+    title: str
+    document_type: str
+    document_number: str
+    filename: str
+    file_hash: str
+    status: str
+    processing_progress: int
+    total_pages: int
+    total_chunks: int
+    extraction_method: str
+    tags: list[str]
+    metadata: dict[str, Any]
+    section_mappings: dict[str, str]
+    version: int
+    is_active: bool
+    error_message: str
+    created_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, record: Any) -> Self:  # noqa: ANN401 - a DocumentRecord
+        return cls.model_validate(record, from_attributes=True)
+
+
+class DocumentsOut(BaseModel):
+    """A page of documents."""
+
+    documents: list[DocumentOut]
+    total: int
+    limit: int
+    offset: int
+
+
+class DocumentPatch(In):
+    """What is to change of a document; what is left out stays."""
+
+    title: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
+    document_type: Annotated[str, StringConstraints(max_length=100)] | None = None
+    document_number: Annotated[str, StringConstraints(max_length=100)] | None = None
+    tags: Annotated[list[Name], Field(max_length=100)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=100)] | None = None
+
+
+class SourceOut(BaseModel):
+    """The text that citations point into."""
+
+    document_id: str
+    title: str
+    text: str
+
+
+class FeedbackIn(In):
+    """What somebody thinks of an answer: a thumb, or 1 to 5."""
+
+    query_id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    thumb: Annotated[str, StringConstraints(pattern="^(up|down)$")] | None = None
+    rating: Annotated[int, Field(ge=1, le=5)] | None = None
+    comment: Annotated[str, StringConstraints(max_length=4_000)] = ""
+    user_id: Identity = ""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.thumb is None) == (self.rating is None):
+            raise ValueError("send either thumb (up or down) or rating (1 to 5)")
+        return self
+
+    @property
+    def stars(self) -> int:
+        """The judgment from 1 to 5."""
+        return self.rating or (5 if self.thumb == "up" else 1)
+
+
+class Cleared(BaseModel):
+    """How many answers were dropped."""
+
+    cleared_count: int

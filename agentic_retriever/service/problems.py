@@ -1,0 +1,119 @@
+"""Errors as clients get them: ``application/problem+json`` (RFC 9457), with the fields of our errors, never a stack."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from agentic_retriever import errors
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+# The status of each kind of error; the nearest base counts.
+_STATUS: Final[dict[type[errors.AgenticRetrieverError], int]] = {
+    errors.ConfigError: 409,  # the service is not set up for what was asked
+    errors.InvalidQueryError: 422,
+    errors.FilterError: 422,
+    errors.UnknownIndexError: 404,
+    errors.UnknownStrategyError: 404,
+    errors.IndexingError: 422,
+    errors.IndexExistsError: 409,
+    errors.StoreError: 503,
+    errors.EmbeddingError: 502,
+    errors.LLMError: 502,
+    errors.RoutingError: 409,  # there is nothing to choose from
+    errors.OutOfScopeError: 422,
+    errors.RetrievalError: 503,
+    errors.SynthesisError: 502,
+    errors.DeadlineExceededError: 504,
+    errors.OverloadedError: 503,
+}
+RETRY_AFTER_S: Final = 1
+
+
+class Problem(BaseModel):
+    """What is wrong with a request, or with what was to answer it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+
+
+class Refused(HTTPException):
+    """A request that is refused; ``title`` is a kind that programs can tell by its slug."""
+
+    def __init__(self, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail, dict(headers or {}))
+        self.title = title
+
+
+def busy(detail: str) -> Refused:
+    """Say that there is no place now."""
+    return Refused(503, "Too busy", detail, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def status_of(error: errors.AgenticRetrieverError) -> int:
+    """Return the HTTP status of an error of ours."""
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+
+
+def words(name: str) -> str:
+    """Turn the name of an error class into words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Error")).capitalize()
+
+
+def problem(
+    request_id: str, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **fields: object
+) -> Response:
+    """Make the response; what is not text that can be sent is replaced."""
+    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    known = {"type": f"urn:agentic-retriever:{slug}", "title": title, "status": status, "detail": detail}
+    body = json.dumps({**known, "request_id": request_id, **fields}, ensure_ascii=True)
+    return Response(body, status, dict(headers or {}), MEDIA_TYPE)
+
+
+def problem_of(request_id: str, error: errors.AgenticRetrieverError) -> Response:
+    """Make the response for an error of ours."""
+    status = status_of(error)
+    fields: dict[str, Any] = {"error": type(error).__name__, "exit_code": error.exit_code}
+    if isinstance(error, errors.RetrievalError) and error.causes:
+        fields["causes"] = {name: str(cause) for name, cause in error.causes.items()}
+    if attempts := getattr(error, "attempts", ()):
+        fields["attempts"] = [str(attempt) for attempt in attempts]
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
+    return problem(request_id, status, words(type(error).__name__), str(error), headers, **fields)
+
+
+def install(app: FastAPI) -> None:
+    """Have the application answer errors this way."""
+
+    async def of_ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, errors.AgenticRetrieverError)  # noqa: S101 - registered for these alone
+        return problem_of(request.state.request_id, error)
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - likewise
+        title = getattr(error, "title", None) or str(error.detail)[:80]
+        return problem(request.state.request_id, error.status_code, title, str(error.detail), error.headers)
+
+    async def of_input(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - likewise
+        found = [{"where": list(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]  # without inputs
+        first = f"{'.'.join(found[0]['where'])}: {found[0]['what']}" if found else "it cannot be read"
+        return problem(request.state.request_id, 422, "Invalid request", first, errors=found)
+
+    app.add_exception_handler(errors.AgenticRetrieverError, of_ours)
+    app.add_exception_handler(HTTPException, of_http)
+    app.add_exception_handler(RequestValidationError, of_input)
