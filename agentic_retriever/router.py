@@ -5,6 +5,7 @@ import gc
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ from agentic_retriever.resources import (
 )
 from agentic_retriever.retrievers.refining import NodePostprocessors
 from agentic_retriever.routing import IndexClassifier, StrategySelector
-from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query
+from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, Turn, check_query
 from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 
@@ -429,24 +430,16 @@ class AgenticRouter:
         index, strategy = (
             stage.name if stage.mode == "pinned" else None for stage in (decision.index, decision.strategy)
         )
-        question = _question(decision.query, index=index or list(decision.among) or None, strategy=strategy)
+        asked = _question(decision.query, index=index or list(decision.among) or None, strategy=strategy)
+        meant = decision.understood_as
+        question = replace(asked, query=meant, asked=decision.query) if meant else asked
         return self._pipeline.route(question, recorded=decision)
 
-    def retrieve(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-    ) -> Retrieval:
+    def retrieve(self, query: str, **pins: Unpack[Pins]) -> Retrieval:
         """Route a question and fetch its nodes: copies, best first, with the decision; arguments as :meth:`query`."""
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return self._pipeline.retrieve(_question(query, **pins))
 
-    def query(
+    def query(  # noqa: PLR0913 - what a question can be asked with, by keyword
         self,
         query: str,
         *,
@@ -456,6 +449,9 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
+        conversation_id: str = "",
+        user_id: str = "",
+        turns: Sequence[Turn] = (),
     ) -> Answer:
         """Answer a question with citations.
 
@@ -467,6 +463,10 @@ class AgenticRouter:
             top_k: Most nodes to retrieve; the configured number by default.
             budget: What the query may spend.
             force_cloud: Ask for the cloud model; noted as degraded where none is configured.
+            conversation_id: The conversation that it is a part of. A follow-up such as "and for trailers?" is
+                understood in the light of its last turns (``answer.understood_as``), which the router keeps in memory.
+            user_id: Whose conversation it is; one of the same name of another user is another one.
+            turns: What was said before, oldest first, instead of what the router remembers.
 
         Returns:
             The answer with its citations, confidence, route, usage and timings.
@@ -478,26 +478,18 @@ class AgenticRouter:
             DeadlineExceededError: If the time ran out before nodes were found.
             RoutingError: As :meth:`route`.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        pins = Pins(
+            index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget,
+            turns=turns, conversation_id=conversation_id, user_id=user_id,
+        )  # fmt: skip
         return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
 
-    def stream(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-    ) -> answers.AnswerStream:
+    def stream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
         The model may change until the first piece is shown, never after it: a reply that breaks off then raises a
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return answers.AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
 
     # -- The same for event loops

@@ -15,7 +15,7 @@ from agentic_retriever.text import detect_language, stopwords
 from agentic_retriever.text.language_files import any_of, check_keys, check_strings, language_files, languages_with
 from agentic_retriever.text.scripts import lowered
 
-Nearness = Callable[[str, Sequence[str]], Sequence[float]]  # how near texts are to the first one
+Nearness = Callable[[str, Sequence[str]], Sequence[float]]  # how near texts are to one; nothing where none can tell
 
 MAX_CHARS: Final = 300  # what is longer says what it is about
 _MAX_FRAGMENT: Final = 6  # words that are still no sentence of their own
@@ -26,6 +26,7 @@ _MIN_SHARED: Final = 3  # characters with which two words without spaces around 
 _EDGES: Final = " \t\r\n¿?？¡!.,;:…\"'"
 _SIGNS: Final = ("?", "？")
 _WORD: Final = re.compile(r"\w(?:[\w.\-/’']*\w)?")
+_LABEL: Final = re.compile("[A-HJ-Z]")  # "tier A" has no article
 _DIGITS: Final = re.compile(r"\d+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 
@@ -80,6 +81,7 @@ class Phrase(NamedTuple):
     link: str  # the preposition before it, or ""
 
 
+@lru_cache(64)
 def leans(asked: str) -> bool:
     """Tell whether a question names no subject of its own, so that alone it says too little."""
     text = asked.strip(_EDGES)
@@ -202,7 +204,8 @@ def _breaks(text: str, table: Table) -> list[tuple[int, int]]:
     if not table.spaced:
         return [match.span() for match in re.finditer(f"{table.breaks.pattern}|{table.clause.pattern}", text)]
     words = stopwords(table.language)
-    stops = [m.span() for m in _WORD.finditer(text) if lowered(m[0]) in words or table.breaks.fullmatch(m[0])]
+    read = [m for m in _WORD.finditer(text) if not (m.start() and _LABEL.fullmatch(m[0]))]
+    stops = [m.span() for m in read if lowered(m[0]) in words or table.breaks.fullmatch(m[0])]
     end = _topic_end(text, table)
     ends = [] if end is None else [(end, end)]  # a verb may follow
     return sorted([*stops, *ends, *(m.span() for m in re.finditer(r"[,;:()]|\s[-–]\s", text))])
@@ -247,8 +250,8 @@ def _place(last: str, core: str, link: str, phrases: Sequence[Phrase], table: Ta
         return linked[-1]
     end = _topic_end(last, table)
     things = [one for at, one in enumerate(phrases) if one.link or one.lead < one.start or not at or one.end == end]
-    if near is not None and len(things) > 1:
-        scores = near(core, [last[one.start : one.end] for one in things])
+    scores = near(core, [last[one.start : one.end] for one in things]) if near is not None and len(things) > 1 else ()
+    if scores:
         return things[max(range(len(things)), key=lambda at: scores[at])]
     named = [one for one in things if one.end == end] or [one for one in things if one.link] or things
     return named[-1]
@@ -274,7 +277,7 @@ def _shape(code: str) -> str:
 
 
 def _like_head(last: str, core: str, phrases: Sequence[Phrase], table: Table) -> tuple[int, int] | None:
-    """Find the phrase that begins or ends with the same word: "tier A" for "tier C", "the Plus plan" for "that plan"."""
+    """Find the phrase that begins or ends with the same word: "tier A" for "tier C"."""
     for one in reversed(phrases):
         text = last[one.start : one.end]
         if not table.spaced:
