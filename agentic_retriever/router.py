@@ -16,7 +16,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.base import BaseIndex
-from llama_index.core.llms import LLM
+from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import BaseNode, Document
@@ -25,7 +25,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from typing_extensions import Self, Unpack
 
 from agentic_retriever import errors
-from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
+from agentic_retriever.bridge import RoutedChatEngine, RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
@@ -537,6 +537,13 @@ class AgenticRouter:
         Pins and callbacks as :meth:`as_retriever`; with ``streaming`` responses come word by word.
         """
         return RoutedQueryEngine(self, pins, streaming=streaming, callback_manager=callback_manager)
+
+    def as_chat_engine(self, *, chat_history: Sequence[ChatMessage] = (), **pins: Unpack[Pins]) -> RoutedChatEngine:
+        """Return the router as a LlamaIndex chat engine, for one conversation; see :class:`RoutedChatEngine`.
+
+        Pins as :meth:`as_retriever`; ``chat_history`` is what was said before.
+        """
+        return RoutedChatEngine(self, pins, chat_history=chat_history)
 
     def as_tool(
         self,

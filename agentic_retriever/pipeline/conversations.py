@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
 
@@ -45,6 +45,20 @@ def checked_turns(turns: object, conversation_id: object, user_id: object) -> tu
     if not isinstance(turns, (list, tuple)) or not all(isinstance(turn, Turn) for turn in turns):
         raise InvalidQueryError(f"turns must be a list of Turn(query=..., answer=...), oldest first, got {turns!r:.60}")
     return tuple(turns)
+
+
+def turns_of(messages: Iterable[tuple[str, str, str]]) -> tuple[Turn, ...]:
+    """Make turns of the messages of a chat: of each its role, its text, and what it was understood as if it was asked.
+
+    What is neither of the user nor of the assistant is passed over.
+    """
+    turns: list[Turn] = []
+    for role, text, understood_as in messages:
+        if role == "user" and text.strip():
+            turns.append(Turn(query=text, understood_as=understood_as))
+        elif role == "assistant" and turns:
+            turns[-1] = replace(turns[-1], answer=text)
+    return tuple(turns[-MAX_TURNS:])
 
 
 class Conversations:

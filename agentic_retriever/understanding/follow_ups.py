@@ -250,6 +250,8 @@ def _place(last: str, core: str, link: str, phrases: Sequence[Phrase], table: Ta
         return linked[-1]
     end = _topic_end(last, table)
     things = [one for at, one in enumerate(phrases) if one.link or one.lead < one.start or not at or one.end == end]
+    if link:  # "for trailers" is no other "length"
+        things = things[1:] or things
     scores = near(core, [last[one.start : one.end] for one in things]) if near is not None and len(things) > 1 else ()
     if scores:
         return things[max(range(len(things)), key=lambda at: scores[at])]

@@ -76,7 +76,8 @@ def test_what_is_nearest_in_meaning_is_replaced():
     ("asked", "last"),
     [
         ("", ""), ("?", "?"), ("and", "and"), ("and for trailers?", ""), ("it", "?!"), ("¿y?", "¿?"), ("ล่ะ", "ล่ะ"),
-        ("and " * 200, "What is it?"), ("And E17?", "E" * 5_000), ("\ud800?", "and \ud800?"), ("it {topic}", "{last} {0}"),
+        ("and " * 200, "What is it?"), ("And E17?", "E" * 5_000), ("\ud800?", "and \ud800?"),
+        ("it {topic}", "{last} {0}"),
     ],
 )  # fmt: skip
 def test_nothing_breaks_on_odd_texts(asked, last):
