@@ -13,6 +13,7 @@ from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
 from agentic_retriever.cli.indexes import index_app
 from agentic_retriever.cli.queries import query, route, stats, warm
+from agentic_retriever.cli.serve import keys_app, serve
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 something needs attention; 2 wrong command line; 3 setting; 4 question or filter; "
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index_app, name="index")
+app.add_typer(keys_app, name="keys")
 
 
 def _show_version(value: bool) -> None:
@@ -53,7 +55,7 @@ def _common(
     ctx.meta[terminal.SHOW_TRACEBACK] = traceback
 
 
-for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm):
+for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, serve):
     app.command()(_command)
 
 

@@ -225,6 +225,12 @@ class EmbeddingModel:
             self.embed_query("dimension")
         return self._dimension or 0
 
+    @property
+    def cached(self) -> int:
+        """How many vectors are kept in memory."""
+        with self._lock:
+            return len(self._memory)
+
     def embed_query(self, text: str, *, timeout_s: float | None = None) -> Vector:
         """Embed a question, of a long one what tells most, in ``timeout_s`` if the model's own limit is not less."""
         text = examined(text)

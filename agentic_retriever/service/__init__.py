@@ -1,6 +1,4 @@
-"""The service: HTTP, a page, keys; ``agentic-retriever serve`` starts it, :func:`create_app` is it as ASGI."""
+"""The service: HTTP, a page, keys. ``agentic-retriever serve`` starts it; ``app.create_app`` gives it as ASGI.
 
-from agentic_retriever.service.app import create_app
-from agentic_retriever.service.settings import Caller, Role, ServiceSettings
-
-__all__ = ["Caller", "Role", "ServiceSettings", "create_app"]
+Nothing is imported here, so that commands about keys need not load what answers questions.
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,17 +10,18 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import problems
-from agentic_retriever.service.guard import Guard
+from agentic_retriever.service import documents, legacy, problems, queries, system
+from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
-_ROUTERS: tuple[APIRouter, ...] = ()  # of each part, in the order in which their paths are tried
+_ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
+    system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
+    system.caches, legacy.asking, legacy.writing, legacy.managing,
+)  # fmt: skip
 
 
-def create_app(
-    router: AgenticRouter, settings: ServiceSettings | None = None
-) -> FastAPI:
+def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -> FastAPI:
     """Make the application over a router, which stays the caller's to close.
 
     Args:
@@ -35,7 +37,7 @@ def create_app(
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service = service
-    app.add_middleware(Guard, service=service)
+    app.add_middleware(Guard, service=service, limits=Limits(service))
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
@@ -45,9 +47,13 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    if service.settings.document_workers:
+        await service.run(service.router.start_worker, service.settings.document_workers)
+    warming = asyncio.create_task(service.warm_up())
     # What needs a running loop and an end, such as the sessions of a mounted application, is entered here.
     try:
         yield
     finally:
         service.ending.set()
-        service.workers.close(wait=False)
+        await warming
+        service.close()

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import re
 import secrets
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 from limits import RateLimitItem, parse
-from limits.aio.storage import MemoryStorage
+from limits.aio.storage import MemoryStorage, Storage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 from limits.storage import storage_from_string
@@ -55,9 +57,8 @@ _HEADERS: Final = [
 class Guard:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-        self._limits = Limits(service)
+    def __init__(self, app: ASGIApp, service: Service, limits: Limits) -> None:
+        self._app, self._service, self._limits = app, service, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,8 +80,8 @@ class Guard:
                 response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
             except AgenticRetrieverError as err:
                 response = problem_of(request_id, err)
-            except Exception as err:  # the last resort; what it says may hold a question or a key
-                logger.exception("request %s failed with %s", request_id, type(err).__name__)
+            except Exception as err:  # noqa: BLE001 - the last resort; what it says may hold a question or a key
+                logger.error("request %s failed with %s", request_id, _place(err))  # noqa: TRY400 - no text, no stack
                 response = problem(request_id, 500, "Unexpected error", "see the service's log for this request id")
             if not answer.begun:
                 await response(scope, receive, answer.send)
@@ -135,6 +136,12 @@ class _Answer:
         await self._send(message)
 
 
+def _place(err: BaseException) -> str:
+    """Name an error by its kind and where it was raised."""
+    at = traceback.extract_tb(err.__traceback__)[-1:]
+    return " ".join([type(err).__name__, *(f"in {Path(one.filename).name}:{one.lineno}" for one in at)])
+
+
 def _check_origin(scope: Scope, headers: Headers) -> None:
     """Refuse what another site makes a browser send with the rights of this one."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
@@ -160,7 +167,8 @@ class Limits:
         redis = service.router.config.redis_url.reveal()
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
-        self._shared = MovingWindowRateLimiter(storage_from_string(f"async+{redis}", **_REDIS)) if redis else None  # type: ignore[arg-type]  # asynchronous by its scheme
+        storage = cast(Storage, storage_from_string(f"async+{redis}", **_REDIS)) if redis else None
+        self._shared = None if storage is None else MovingWindowRateLimiter(storage)
         self._under_way: Counter[str] = Counter()
 
     async def count(self, caller: Caller) -> None:

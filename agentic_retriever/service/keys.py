@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Final
 
@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from agentic_retriever.catalog.database import Database
 from agentic_retriever.catalog.tables import API_KEYS
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import Record
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.threads import Workers
 
@@ -29,15 +28,27 @@ _PREFIX: Final = "ar_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord(Record):
+class KeyRecord:
     """A key as it is kept."""
 
     id: str
     name: str
     role: Role
-    digest: str  # SHA-256 of the key, which is random enough to need no slow hash
+    digest: str = field(repr=False)  # SHA-256 of the key, which is random enough to need no slow hash
     created_at: datetime
     revoked_at: datetime | None = None
+
+    def shown(self) -> dict[str, str]:
+        """Return what people may see of it."""
+        revoked = "" if self.revoked_at is None else self.revoked_at.isoformat(timespec="seconds")
+        created = self.created_at.isoformat(timespec="seconds")
+        return {
+            "id": self.id,
+            "name": self.name,
+            "role": self.role.name.lower(),
+            "created": created,
+            "revoked": revoked,
+        }
 
 
 class KeyTable:

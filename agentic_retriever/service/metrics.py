@@ -32,22 +32,22 @@ class Metrics:
         common: dict[str, Any] = {"registry": registry, "namespace": "agentic_retriever"}
         self._requests = Counter("http_requests", "Requests", ["method", "route", "status"], **common)
         self._times = Histogram("http_seconds", "Time of requests", ["route"], buckets=_SECONDS, **common)
-        self.under_way = Gauge("http_under_way", "Requests under way", **common)
+        self._under_way = Gauge("http_under_way", "Requests under way", **common)
         self._queries = Counter("queries", "Questions", ["index", "strategy", "tier", "outcome"], **common)
         self._stages = Histogram("stage_seconds", "Time of a stage", ["stage"], buckets=_SECONDS, **common)
         self._tokens = Counter("tokens", "Tokens of models", ["tier", "model", "kind"], **common)
         self._usd = Counter("usd", "Money for models", ["tier", "model"], **common)
-        self.state = Gauge("state", "Cache, queue and breakers now", ["part", "name"], **common)
+        self._state = Gauge("state", "Cache, queue and breakers now", ["part", "name"], **common)
 
     @contextmanager
     def request(self, scope: Scope, answer: _HasStatus) -> Iterator[None]:
         """Count a request and its time, by the route that took it: paths hold ids."""
         started = self._timer()
-        self.under_way.inc()
+        self._under_way.inc()
         try:
             yield
         finally:
-            self.under_way.dec()
+            self._under_way.dec()
             route = getattr(scope.get("route"), "path", None) or "none"
             self._requests.labels(scope["method"], route, str(answer.status)).inc()
             self._times.labels(route).observe(self._timer() - started)
@@ -67,6 +67,14 @@ class Metrics:
     def failed(self, error: BaseException) -> None:
         """Count a question that was not answered."""
         self._queries.labels("", "", "", type(error).__name__).inc()
+
+    def set_state(self, part: str, name: str, value: float) -> None:
+        """Take down how something is now."""
+        self._state.labels(part, name).set(value)
+
+    def forget_state(self, part: str) -> None:
+        """Forget how a part was."""
+        self._state.remove_by_labels({"part": part})
 
     def text(self) -> bytes:
         """Return all figures in Prometheus' format."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -16,6 +17,8 @@ MAX_TEXT = 2_000  # characters of an excerpt
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Identity = Annotated[str, StringConstraints(max_length=200)]
 Query = Annotated[str, StringConstraints(min_length=1, max_length=schema.MAX_QUERY_CHARS)]
+QueryId = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=36)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -217,6 +220,12 @@ class IndexOut(BaseModel):
     problem: str = ""  # why it cannot be opened
 
 
+class IndexDetails(IndexOut):
+    """An index with what a benchmark measured on it."""
+
+    measured: dict[str, Any] | None
+
+
 class DocumentOut(BaseModel):
     """A document as the catalog keeps it."""
 
@@ -246,6 +255,19 @@ class DocumentOut(BaseModel):
         return cls.model_validate(record, from_attributes=True)
 
 
+class DocumentsQuery(In):
+    """Which documents are wanted."""
+
+    index: Name | None = None
+    status: Literal["pending", "processing", "indexed", "failed", "inactive"] | None = None
+    document_type: Name | None = None
+    tag: Name | None = None
+    search: Annotated[str, StringConstraints(max_length=200)] | None = None
+    is_active: bool | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    offset: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
 class DocumentsOut(BaseModel):
     """A page of documents."""
 
@@ -269,8 +291,15 @@ class SourceOut(BaseModel):
     """The text that citations point into."""
 
     document_id: str
-    title: str
     text: str
+
+
+class Action(str, Enum):
+    """What can be done with a document."""
+
+    REPROCESS = "reprocess"
+    ACTIVATE = "activate"
+    DEACTIVATE = "deactivate"
 
 
 class FeedbackIn(In):
@@ -294,7 +323,139 @@ class FeedbackIn(In):
         return self.rating or (5 if self.thumb == "up" else 1)
 
 
+class EntryOut(BaseModel):
+    """A question of the history."""
+
+    query_id: str
+    query: str
+    recorded_at: datetime
+    index: str
+    indexes: list[str]
+    strategy: str
+    complexity: str
+    tier: str
+    cached: bool
+    total_ms: float | None
+    confidence: float | None
+    confidence_level: str
+    citations: int
+    error: str
+    user_id: str
+    conversation_id: str
+
+    @classmethod
+    def of(cls, entry: Any) -> Self:  # noqa: ANN401 - a LogEntry
+        return cls.model_validate(cls.fields_of(entry))
+
+    @classmethod
+    def fields_of(cls, entry: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+        """Return the fields of this class that an entry has."""
+        given = {name: getattr(entry, name) for name in cls.model_fields if hasattr(entry, name)}
+        return {**given, "total_ms": entry.timings_ms.get("total")}
+
+
+class CitedOut(BaseModel):
+    """A node that an answer cited."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    number: int
+    node_id: str
+    title: str
+    section: str
+    score: float
+
+
+class JudgmentOut(BaseModel):
+    """What somebody thought of an answer."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    rating: int
+    comment: str
+    user_id: str
+
+
+class EntryDetails(EntryOut):
+    """A question of the history with all that is known of it."""
+
+    timings_ms: dict[str, float]
+    degraded: list[schema.Degradation]
+    answer_text: str | None
+    cited: list[CitedOut]
+    feedback: list[JudgmentOut]
+
+
+class Change(BaseModel):
+    """What is different."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+class ReplayOut(BaseModel):
+    """A recorded question, routed as it would be now."""
+
+    query: str
+    route: RouteOut
+    differences: list[Change]
+
+
+class AnalyticsOut(BaseModel):
+    """Counts, times and money over a period."""
+
+    model_config = ConfigDict(extra="allow")
+
+    queries: int
+    answered: int
+    simple: int
+    complex: int
+    cached: int
+    degraded: int
+    failed: int
+    llm_calls: int
+    usd: float
+    cache_hit_rate: float | None
+    local_share: float | None
+    saved_usd: float | None
+    tiers: dict[str, int]
+    errors: dict[str, int]
+
+
 class Cleared(BaseModel):
     """How many answers were dropped."""
 
     cleared_count: int
+
+
+class CacheOut(BaseModel):
+    """What the answer cache did since the process began."""
+
+    model_config = ConfigDict(extra="allow")
+
+    hits: int
+    misses: int
+    shared: int
+    entries: int
+    store_hits: int
+    failures: int
+    unkept: int
+    store_errors: int
+    hit_rate: float
+
+
+class Live(BaseModel):
+    """The process answers."""
+
+    status: str
+    version: str
+
+
+class Ready(BaseModel):
+    """Whether questions should be sent here."""
+
+    ready: bool
+    indexes: int
+    warm: bool
+    problem: str

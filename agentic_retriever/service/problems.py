@@ -51,6 +51,11 @@ class Problem(BaseModel):
     request_id: str
 
 
+PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {  # for the OpenAPI document
+    "default": {"description": "A problem", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+}
+
+
 class Refused(HTTPException):
     """A request that is refused; ``title`` is a kind that programs can tell by its slug."""
 

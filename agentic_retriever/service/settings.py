@@ -53,6 +53,7 @@ class ServiceSettings:
         threads: Threads for what blocks.
         document_workers: Threads that turn uploads into nodes; 0 where other processes do.
         warm: File of questions that are asked before the service says that it is ready.
+        regulations: Index of what is uploaded by ``/api/admin/regulatory-documents``.
     """
 
     host: str = "127.0.0.1"
@@ -66,6 +67,7 @@ class ServiceSettings:
     threads: int = 16
     document_workers: int = 1
     warm: Path | None = None
+    regulations: str = "regulations"
 
     @property
     def is_local(self) -> bool:

@@ -1,0 +1,145 @@
+"""``/v1``: questions asked, routed, retrieved and explained; their history, and what people think of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.schema import RouteDecision
+from agentic_retriever.service import models
+from agentic_retriever.service.guard import allow
+from agentic_retriever.service.problems import PROBLEMS
+from agentic_retriever.service.sending import event, events, unless_gone
+from agentic_retriever.service.settings import Role
+from agentic_retriever.service.state import Service, service_of
+
+Shared = Annotated[Service, Depends(service_of)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+Offset = Annotated[int, Query(ge=0, le=1_000_000)]
+
+asking = APIRouter(prefix="/v1", tags=["questions"], dependencies=[allow(Role.ASK)], responses=PROBLEMS)
+history = APIRouter(prefix="/v1", tags=["history"], dependencies=[allow(Role.ADMIN)], responses=PROBLEMS)
+
+_COMPARED: Final = ("index", "indexes", "strategy", "complexity", "tier", "confidence_level", "citations")
+_EVENTS: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@asking.post("/query", response_model=models.AnswerOut, responses={200: {"content": _EVENTS}})
+async def query(asked: models.QueryIn, request: Request, service: Shared) -> Response:
+    """Answer a question with citations; with ``stream`` as events: piece, nodes, route, citations, answer."""
+    if asked.stream:
+        return await events(request, streamed(service, asked.query, asked.wanted()))
+    answer = await unless_gone(request, service.query(asked.query, **asked.wanted()))
+    return Response(service.write(answer), media_type="application/json")
+
+
+async def streamed(service: Service, query: str, wanted: dict[str, Any]) -> AsyncIterator[bytes]:
+    """Yield the events of a streamed answer."""
+    async with service.stream(query, **wanted) as pieces:
+        async for piece in pieces:
+            yield event("piece", {"text": piece})
+        answer = pieces.answer
+    if answer is None:
+        return
+    yield event("nodes", [models.NodeOut.of(node).model_dump(mode="json") for node in answer.nodes])
+    yield event("route", answer.route.to_dict())
+    yield event("citations", [citation.to_dict() for citation in answer.citations])
+    yield event("answer", service.write(answer))
+
+
+@asking.post("/route", response_model=models.RouteOut)
+async def route(asked: models.RouteIn, request: Request, service: Shared) -> dict[str, Any]:
+    """Decide which index and strategy a question goes to."""
+    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted()))
+    return decision.to_dict()
+
+
+@asking.post("/retrieve")
+async def retrieve(asked: models.RetrieveIn, request: Request, service: Shared) -> models.RetrievalOut:
+    """Find passages."""
+    found = await unless_gone(request, service.router.aretrieve(asked.query, **asked.wanted()))
+    return await service.run(models.RetrievalOut.of, found)
+
+
+@asking.post("/explain")
+async def explain(asked: models.RouteIn, request: Request, service: Shared) -> models.ExplanationOut:
+    """Say in words why a question goes where it goes."""
+    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted()))
+    explanation = await service.run(service.router.explanation, decision)
+    return models.ExplanationOut(**explanation.to_dict())
+
+
+@asking.post("/feedback", status_code=204)
+async def feedback(given: models.FeedbackIn, service: Shared) -> None:
+    """Judge the answer to a question."""
+    await service.run(
+        service.router.history.add_feedback,
+        given.query_id,
+        rating=given.stars,
+        comment=given.comment,
+        user_id=given.user_id,
+    )
+
+
+@history.get("/queries")
+async def queries(
+    service: Shared,
+    limit: Limit = 50,
+    offset: Offset = 0,
+    conversation_id: models.Identity | None = None,
+    user_id: models.Identity | None = None,
+) -> list[models.EntryOut]:
+    """List what was asked, the newest first."""
+    found = await service.run(
+        service.router.history.list, limit=limit, offset=offset, conversation_id=conversation_id, user_id=user_id
+    )
+    return list(map(models.EntryOut.of, found))
+
+
+@history.get("/queries/{query_id}")
+async def one_query(query_id: models.QueryId, service: Shared) -> models.EntryDetails:
+    """Show one question with the nodes that its answer cited, and what people thought of it."""
+    return models.EntryDetails.of(await service.run(service.router.history.get, query_id))
+
+
+@history.post("/queries/{query_id}/replay")
+async def replay(query_id: models.QueryId, request: Request, service: Shared) -> models.ReplayOut:
+    """Route a recorded question again, and say what is different now."""
+    entry = await service.run(service.router.history.get, query_id)
+    if not entry.query:
+        raise ConfigError("the history keeps no questions (query_log_text), so this one cannot be asked again")
+    now = await unless_gone(request, service.router.aroute(entry.query))
+    return models.ReplayOut(query=entry.query, route=models.RouteOut(**now.to_dict()), differences=_changes(entry, now))
+
+
+@history.get("/queries/{query_id}/diff/{other_id}")
+async def diff(query_id: models.QueryId, other_id: models.QueryId, service: Shared) -> list[models.Change]:
+    """Say in what two recorded questions went different ways."""
+    before = await service.run(service.router.history.get, query_id)
+    return _changes(before, await service.run(service.router.history.get, other_id))
+
+
+def _changes(before: Any, after: Any) -> list[models.Change]:  # noqa: ANN401 - entries of the history, or a decision
+    seen, now = _choices(before), _choices(after)
+    shared = [name for name in _COMPARED if name in seen and name in now and seen[name] != now[name]]
+    return [models.Change(path=name, before=seen[name], after=now[name]) for name in shared]
+
+
+def _choices(one: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+    if isinstance(one, RouteDecision):
+        names = {"index": one.index.name, "indexes": list(one.index.names), "strategy": one.strategy.name}
+        return {**names, "complexity": one.complexity.value}
+    return {name: list(value) if isinstance(value := getattr(one, name), tuple) else value for name in _COMPARED}
+
+
+@history.get("/analytics")
+async def analytics(
+    service: Shared, since: datetime | None = None, until: datetime | None = None
+) -> models.AnalyticsOut:
+    """Sum up the history over a period; times need a zone."""
+    found = await service.run(service.router.analytics, since, until)
+    return models.AnalyticsOut(**found.to_dict())

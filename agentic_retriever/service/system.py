@@ -1,0 +1,73 @@
+"""How the service is: alive, ready, its figures, its cache."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from agentic_retriever import __version__
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.service import models
+from agentic_retriever.service.guard import allow
+from agentic_retriever.service.metrics import CONTENT_TYPE
+from agentic_retriever.service.problems import PROBLEMS
+from agentic_retriever.service.queries import Shared
+from agentic_retriever.service.settings import Role
+from agentic_retriever.service.state import Service
+
+health = APIRouter(tags=["health"])
+caches = APIRouter(prefix="/v1", tags=["cache"], dependencies=[allow(Role.ADMIN)], responses=PROBLEMS)
+
+
+@health.get("/v1/health/live")
+async def live() -> models.Live:
+    """Tell that the process answers."""
+    return models.Live(status="ok", version=__version__)
+
+
+@health.get("/v1/health/ready", responses={503: {"model": models.Ready}})
+async def ready(service: Shared, response: Response) -> models.Ready:
+    """Tell whether questions should be sent here: the catalog can be read, and what was to be warmed is warm."""
+    try:
+        indexes, problem = len(await service.run(service.router.index_names)), ""
+    except AgenticRetrieverError as err:
+        indexes, problem = 0, type(err).__name__
+    found = models.Ready(ready=False, indexes=indexes, warm=service.is_warm, problem=problem)
+    if found.warm and not problem and not service.ending.is_set():
+        return found.model_copy(update={"ready": True})
+    response.status_code = 503
+    return found
+
+
+@health.get("/metrics", response_class=Response, dependencies=[allow(Role.ASK)])
+async def metrics(service: Shared) -> Response:
+    """Give the figures of this process in Prometheus' format."""
+    await service.run(_look, service)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _look(service: Service) -> None:
+    """Take down how cache, queue and breakers are now."""
+    set_ = service.metrics.set_state
+    for name, value in service.router.cache.stats().to_dict().items():
+        if isinstance(value, (int, float)):
+            set_("cache", name, value)
+    try:
+        for status in ("pending", "processing", "failed"):
+            set_("documents", status, service.router.documents.count(status=status))
+    except AgenticRetrieverError:  # the catalog is away: what was seen last would be wrong
+        service.metrics.forget_state("documents")
+    model = service.router.resources.model
+    for client in () if model is None else model.order():
+        set_("breaker_open", client.who, float(not client.available))
+
+
+@caches.get("/cache")
+async def cache(service: Shared) -> models.CacheOut:
+    """Count what the answer cache did."""
+    return models.CacheOut(**(await service.run(service.router.cache.stats)).to_dict())
+
+
+@caches.delete("/cache")
+async def clear_cache(service: Shared) -> models.Cleared:
+    """Drop all cached answers."""
+    return models.Cleared(cleared_count=await service.run(service.router.cache.clear))
