@@ -10,14 +10,14 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import documents, legacy, problems, queries, system
+from agentic_retriever.service import documents, legacy, openai, problems, queries, system
 from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
 _ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
     system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
-    system.caches, legacy.asking, legacy.writing, legacy.managing,
+    system.caches, openai.chats, legacy.asking, legacy.writing, legacy.managing,
 )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     )  # fmt: skip
     app.state.service = service
     app.add_middleware(Guard, service=service, limits=Limits(service))
+    app.add_middleware(openai.OpenAIErrors)
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
