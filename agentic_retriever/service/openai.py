@@ -211,8 +211,8 @@ def _extra(answer: Answer | None) -> dict[str, Any]:
 # Markdown
 
 
-_HELD: Final = re.compile(r"(?:!|!?\[\d{0,3})\Z")
-_MARK: Final = re.compile(r"(?<!!)\[(\d{1,3})\](?!\()")
+_HELD: Final = re.compile(r"(?:[!\\]|[!\\]?\[\d{0,3})\Z")
+_MARK: Final = re.compile(r"(?<!\\)\[(\d{1,3})\]")
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#|!~$])")
 
 
