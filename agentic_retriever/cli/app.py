@@ -12,6 +12,7 @@ from agentic_retriever.cli.bench import bench, bench_routing, train
 from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
 from agentic_retriever.cli.indexes import index_app
+from agentic_retriever.cli.mcp import mcp
 from agentic_retriever.cli.queries import query, route, stats, warm
 from agentic_retriever.cli.serve import keys_app, serve
 
@@ -55,7 +56,7 @@ def _common(
     ctx.meta[terminal.SHOW_TRACEBACK] = traceback
 
 
-for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, serve):
+for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, serve, mcp):
     app.command()(_command)
 
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import documents, legacy, openai, problems, queries, system
+from agentic_retriever.service import documents, legacy, mcp, openai, problems, queries, system
 from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
@@ -42,6 +42,8 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
+    app.state.mcp = mcp.Endpoint(service)
+    app.router.routes.append(app.state.mcp.route)
     return app
 
 
@@ -51,9 +53,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if service.settings.document_workers:
         await service.run(service.router.start_worker, service.settings.document_workers)
     warming = asyncio.create_task(service.warm_up())
-    # What needs a running loop and an end, such as the sessions of a mounted application, is entered here.
     try:
-        yield
+        async with app.state.mcp.running():
+            yield
     finally:
         service.ending.set()
         await warming
