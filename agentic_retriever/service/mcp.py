@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from llama_index.core.schema import MetadataMode, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
@@ -25,17 +24,16 @@ from starlette.types import Receive, Scope, Send
 from agentic_retriever import __version__
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.schema import Answer
+from agentic_retriever.schema import Answer, Confidence
 from agentic_retriever.service.documents import list_indexes
 from agentic_retriever.service.guard import guarded
-from agentic_retriever.service.models import IndexOut
+from agentic_retriever.service.models import IndexOut, NodeOut, RouteOut
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service
 
 PATH: Final = "/mcp"
 SCHEME: Final = "source://"
 MAX_LISTED: Final = 500  # documents that are listed as resources; every one can be read
-MAX_PASSAGE: Final = 2_000  # characters of a passage
 MAX_SOURCE: Final = 20_000  # characters of a source text that one call gives
 _INSTRUCTIONS: Final = (
     "Answers and passages from collections of documents. Use ask for an answer with citations, search for the passages "
@@ -60,49 +58,25 @@ class Cited(BaseModel):
     doc_id: str
     start: int
     end: int
-    source: str = Field(description="URI of the source text, as a resource.")
 
 
 class Asked(BaseModel):
-    """An answer and how far it can be trusted: high, needs_review or not_found."""
+    """An answer, how far it can be trusted, and what it stands on."""
 
     answer: str
-    confidence: float
-    confidence_level: str
+    confidence: Confidence
     citations: list[Cited]
     indexes: list[str]
     strategy: str
     query_id: str
 
 
-class Passage(BaseModel):
-    """A passage that was found."""
-
-    text: str
-    score: float | None
-    doc_id: str
-    metadata: dict[str, Any]
-
-
 class Found(BaseModel):
     """Passages, best first."""
 
-    passages: list[Passage]
+    passages: list[NodeOut]
     indexes: list[str]
     strategy: str
-
-
-class Routed(BaseModel):
-    """Where a question would go, and why."""
-
-    indexes: list[str]
-    index_scores: dict[str, float]
-    index_reason: str
-    out_of_scope: bool
-    strategy: str
-    strategy_scores: dict[str, float]
-    strategy_reason: str
-    complexity: str
 
 
 class Source(BaseModel):
@@ -110,7 +84,6 @@ class Source(BaseModel):
 
     text: str
     start: int
-    end: int
     total: int
 
 
@@ -144,21 +117,10 @@ class Tools:
         """Answer a question from the documents, with citations that were checked; says when they do not answer it."""
         with _told():
             answer = await self._query(question, index=index, strategy=strategy)
+        route = answer.route
         return Asked(
-            answer=answer.text,
-            confidence=answer.confidence.score,
-            confidence_level=answer.confidence.level.value,
-            citations=[
-                Cited(
-                    number=one.number, quote=one.quote, title=one.title, section=one.section, pages=list(one.pages),
-                    index=one.index, doc_id=one.doc_id, start=one.start, end=one.end,
-                    source=source_uri(one.index, one.doc_id),
-                )
-                for one in answer.citations
-            ],
-            indexes=list(answer.route.index.names),
-            strategy=answer.route.strategy.name,
-            query_id=answer.query_id,
+            answer=answer.text, confidence=answer.confidence, citations=[Cited.model_validate(one.to_dict()) for one in answer.citations],
+            indexes=list(route.index.names), strategy=route.strategy.name, query_id=answer.query_id,
         )  # fmt: skip
 
     async def search(
@@ -178,19 +140,14 @@ class Tools:
                 query, index=index, strategy=strategy, top_k=top_k,
                 filters=MetadataFilters(filters=list(filters)) if filters else None,
             )  # fmt: skip
-        passages = list(map(_passage, found.nodes))
+        passages = list(map(NodeOut.of, found.nodes))
         return Found(passages=passages, indexes=list(found.indexes), strategy=found.strategy.value)
 
-    async def route(self, question: Annotated[str, Field(description="A whole question.")]) -> Routed:
+    async def route(self, question: Annotated[str, Field(description="A whole question.")]) -> RouteOut:
         """Tell which index and which kind of search would serve a question, and why, without searching."""
         with _told():
             decision = await self._router.aroute(question)
-        index, strategy = decision.index, decision.strategy
-        return Routed(
-            indexes=list(index.names), index_scores=dict(index.scores), index_reason=index.reason,
-            out_of_scope=index.abstained, strategy=strategy.name, strategy_scores=dict(strategy.scores),
-            strategy_reason=strategy.reason, complexity=decision.complexity.value,
-        )  # fmt: skip
+        return RouteOut(**decision.to_dict())
 
     async def list_indexes(self) -> list[IndexOut]:
         """List the collections of documents: their names, what they hold, their sizes and languages."""
@@ -209,8 +166,7 @@ class Tools:
             text = await asyncio.to_thread(self.text, index, doc_id)
         if text is None:
             raise ToolError(f"index {index!r} has no text of a document {doc_id[:200]!r}")
-        part = text[start : start + length]
-        return Source(text=part, start=min(start, len(text)), end=min(start, len(text)) + len(part), total=len(text))
+        return Source(text=text[start : start + length], start=min(start, len(text)), total=len(text))
 
     def text(self, index: str, doc_id: str) -> str | None:
         found = self._router.index(index)
@@ -227,12 +183,6 @@ class Tools:
             room = MAX_LISTED - len(found)
             found += [Resource(uri=source_uri(name, one), name=one, mime_type="text/plain") for one in ids[:room]]
         return found
-
-
-def _passage(found: NodeWithScore) -> Passage:
-    node = found.node
-    text = node.get_content(MetadataMode.NONE)[:MAX_PASSAGE]
-    return Passage(text=text, score=found.score, doc_id=node.ref_doc_id or "", metadata=node.metadata)
 
 
 class Server(MCPServer[Any]):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_retriever.errors import AgenticRetrieverError
@@ -39,16 +39,11 @@ chats = APIRouter(prefix="/v1", tags=["chat"], dependencies=[allow(Role.ASK)])
 class Part(BaseModel):
     """A part of a message; one that is no text is passed over."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    type: str
     text: str = ""
 
 
 class ChatMessage(BaseModel):
     """One message."""
-
-    model_config = ConfigDict(extra="ignore")
 
     role: Annotated[str, Field(max_length=20)]
     content: str | list[Part] | None = None
@@ -59,23 +54,13 @@ class ChatMessage(BaseModel):
         return self.content if isinstance(self.content, str) else "\n".join(one.text for one in parts if one.text)
 
 
-class StreamOptions(BaseModel):
-    """What a stream ends with."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    include_usage: bool = False
-
-
 class ChatIn(BaseModel):
     """A chat, as OpenAI's clients send it; what is not named here is passed over."""
-
-    model_config = ConfigDict(extra="ignore")
 
     model: Annotated[str, Field(min_length=1, max_length=128)]
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2_000)]
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     n: Literal[1] | None = None
     user: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
 
@@ -90,10 +75,15 @@ async def models(service: Shared) -> dict[str, Any]:
 @chats.get("/models/{name}")
 async def one_model(name: str, service: Shared) -> dict[str, Any]:
     """Describe one model."""
+    return _model(name, (await _known(name, service)).get(name, "All indexes"))
+
+
+async def _known(name: str, service: Service) -> dict[str, str]:
+    """Return what the indexes hold; ``Refused`` for a model that is none of them."""
     known = await service.run(service.router.descriptions)
     if name != AUTO and name not in known:
-        raise _unknown(name, known)
-    return _model(name, known.get(name, "All indexes"))
+        raise Refused(404, "Model not found", f"there is no model {name[:60]!r}; there are {', '.join([AUTO, *known])}")
+    return known
 
 
 def _model(name: str, description: str) -> dict[str, Any]:
@@ -103,21 +93,20 @@ def _model(name: str, description: str) -> dict[str, Any]:
 @chats.post("/chat/completions", response_model=None)
 async def complete(chat: ChatIn, request: Request, service: Shared) -> Response | dict[str, Any]:
     """Answer the last message of the user."""
-    known = await service.run(service.router.index_names)
-    if chat.model != AUTO and chat.model not in known:
-        raise _unknown(chat.model, known)
+    await _known(chat.model, service)
     last = next((at for at in reversed(range(len(chat.messages))) if chat.messages[at].role == "user"), None)
     if last is None:
         raise Refused(400, "No question", "messages must hold one of the role user, which is the question")
     asked, frame = chat.messages[last].said, _Frame(chat, request.state.request_id)
-    by_hand = side_reply(asked, next((one.said for one in chat.messages if one.role == "user"), asked))
-    if by_hand is not None:
-        return await _sent(chat, request, _written(frame, by_hand)) if chat.stream else frame.whole(by_hand, None)
-    wanted = _wanted(chat, last, request)
-    asked = question_in(asked)
+    first = next(one.said for one in chat.messages if one.role == "user")
+    by_hand = side_reply(asked, first)
+    wanted = {} if by_hand is not None else _wanted(chat, last, request)
     if chat.stream:
-        return await events(request, _streamed(service, frame, asked, wanted), write_error=_error_event)
-    answer = await unless_gone(request, service.query(asked, **wanted))
+        written = _streamed(service, frame, question_in(asked), wanted) if by_hand is None else _written(frame, by_hand)
+        return await events(request, written, write_error=_error_event)
+    if by_hand is not None:
+        return frame.whole(by_hand, None)
+    answer = await unless_gone(request, service.query(question_in(asked), **wanted))
     markdown = Markdown()
     return frame.whole(markdown.feed(answer.text) + markdown.end(answer), answer)
 
@@ -125,44 +114,31 @@ async def complete(chat: ChatIn, request: Request, service: Shared) -> Response 
 def _wanted(chat: ChatIn, last: int, request: Request) -> dict[str, Any]:
     """Return what the router takes besides the question."""
     caller: Caller = request.state.caller
-    given = next((found for name in _CHAT_HEADERS if (found := request.headers.get(name))), "")
+    named = next((found for name in _CHAT_HEADERS if (found := request.headers.get(name))), "")
     return {
         "index": None if chat.model == AUTO else chat.model,
         "turns": turns_of((one.role, question_in(one.said), "") for one in chat.messages[:last]),
-        "conversation_id": given[:MAX_ID_CHARS],
+        "conversation_id": named[:MAX_ID_CHARS],
         "user_id": chat.user or caller.name,
     }
 
 
 async def _streamed(service: Service, frame: _Frame, asked: str, wanted: dict[str, Any]) -> AsyncIterator[bytes]:
-    markdown = Markdown()
+    markdown, role = Markdown(), {"role": "assistant"}
     async with service.stream(asked, **wanted) as pieces:
-        begun = False
         async for piece in pieces:
-            if not begun:
-                yield frame.chunk({"role": "assistant", "content": ""})
-                begun = True
-            if shown := markdown.feed(piece):
-                yield frame.chunk({"content": shown})
+            if (shown := markdown.feed(piece)) or role:
+                yield frame.chunk({**role, "content": shown})
+                role = {}
         answer = pieces.answer
     if answer is not None:
-        yield frame.chunk({"content": markdown.end(answer)})
-        yield frame.chunk({}, finish_reason="stop", answer=answer)
-        if frame.counts:
-            yield frame.usage_chunk(answer)
-        yield b"data: [DONE]\n\n"
+        yield frame.chunk({**role, "content": markdown.end(answer)})
+        yield frame.ending(answer)
 
 
 async def _written(frame: _Frame, text: str) -> AsyncIterator[bytes]:
     yield frame.chunk({"role": "assistant", "content": text})
-    yield frame.chunk({}, finish_reason="stop")
-    if frame.counts:
-        yield frame.usage_chunk(None)
-    yield b"data: [DONE]\n\n"
-
-
-async def _sent(_chat: ChatIn, request: Request, pieces: AsyncIterator[bytes]) -> Response:
-    return await events(request, pieces, write_error=_error_event)
+    yield frame.ending(None)
 
 
 class _Frame:
@@ -170,7 +146,7 @@ class _Frame:
 
     def __init__(self, chat: ChatIn, request_id: str) -> None:
         self._common = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": chat.model}
-        self.counts = chat.stream_options is not None and chat.stream_options.include_usage
+        self.counts = bool((chat.stream_options or {}).get("include_usage"))
 
     def whole(self, text: str, answer: Answer | None) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
@@ -179,14 +155,14 @@ class _Frame:
             **self._common, "object": "chat.completion", "choices": [choice], "usage": _usage(answer), **_extra(answer)
         }  # fmt: skip
 
-    def chunk(
-        self, delta: Mapping[str, str], *, finish_reason: str | None = None, answer: Answer | None = None
-    ) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._event({"choices": [choice], **({"usage": None} if self.counts else {}), **_extra(answer)})
+    def chunk(self, delta: Mapping[str, str], **extra: Any) -> bytes:  # noqa: ANN401 - any field
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "stop"}
+        return self._event({"choices": [choice], **({"usage": None} if self.counts else {}), **extra})
 
-    def usage_chunk(self, answer: Answer | None) -> bytes:
-        return self._event({"choices": [], "usage": _usage(answer)})
+    def ending(self, answer: Answer | None) -> bytes:
+        last = self.chunk({}, **_extra(answer))
+        usage = self._event({"choices": [], "usage": _usage(answer)}) if self.counts else b""
+        return last + usage + b"data: [DONE]\n\n"
 
     def _event(self, fields: Mapping[str, Any]) -> bytes:
         return b"data: " + json_bytes({**self._common, "object": "chat.completion.chunk", **fields}) + b"\n\n"
@@ -290,10 +266,6 @@ def _title(asked: str, first: str) -> str:
 
 
 # Errors
-
-
-def _unknown(name: str, known: Mapping[str, str] | list[str]) -> Refused:
-    return Refused(404, "Model not found", f"there is no model {name[:60]!r}; there are {', '.join([AUTO, *known])}")
 
 
 def _error_event(request: Request, error: AgenticRetrieverError) -> bytes:
