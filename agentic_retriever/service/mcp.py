@@ -117,10 +117,10 @@ class Tools:
         """Answer a question from the documents, with citations that were checked; says when they do not answer it."""
         with _told():
             answer = await self._query(question, index=index, strategy=strategy)
-        route = answer.route
+        route, cited = answer.route, [Cited.model_validate(one.to_dict()) for one in answer.citations]
         return Asked(
-            answer=answer.text, confidence=answer.confidence, citations=[Cited.model_validate(one.to_dict()) for one in answer.citations],
-            indexes=list(route.index.names), strategy=route.strategy.name, query_id=answer.query_id,
+            answer=answer.text, confidence=answer.confidence, citations=cited, indexes=list(route.index.names),
+            strategy=route.strategy.name, query_id=answer.query_id,
         )  # fmt: skip
 
     async def search(
