@@ -103,7 +103,7 @@ def meaning(
     near: Nearness | None = None,
 ) -> Meaning:
     """Understand a question in the light of the turns before it: by a model where there is one, else by rules."""
-    if not leans(asked):
+    if not leans(asked, turns[-1].query if turns else ""):  # few words tell no language, so that of the last one counts
         return Meaning(asked)
     if not turns:
         reason = "the question names no subject, and there is no conversation to take one from"

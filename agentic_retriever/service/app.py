@@ -10,14 +10,15 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import documents, legacy, mcp, openai, problems, queries, system
+from agentic_retriever.service import documents, legacy, mcp, openai, page, problems, queries, system
 from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
 _ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
     system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
-    system.caches, openai.chats, legacy.asking, legacy.writing, legacy.managing,
+    system.caches, legacy.asking, legacy.writing, legacy.managing, openai.chats, page.anybody,
+    page.page, page.changing, page.managing,
 )  # fmt: skip
 
 
@@ -42,6 +43,7 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
+    app.mount("/static", page.static)
     app.state.mcp = mcp.Endpoint(service)
     app.router.routes.append(app.state.mcp.route)
     return app

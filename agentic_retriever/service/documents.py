@@ -28,7 +28,7 @@ changing = APIRouter(prefix="/v1", tags=["documents"], dependencies=[allow(Role.
 
 POLL_S: Final = 0.5
 _SETTLED: Final = frozenset({"indexed", "failed", "inactive"})
-Text = Annotated[str, Form(max_length=500)]
+Text = Annotated[str, Form(max_length=500, pattern=models.NO_NUL)]
 
 
 @reading.get("/indexes")
@@ -67,7 +67,9 @@ async def one_index(name: models.Name, service: Shared) -> models.IndexDetails:
 
 @reading.get("/indexes/{name}/source")
 async def source(
-    name: models.Name, doc_id: Annotated[str, Query(min_length=1, max_length=2_000)], service: Shared
+    name: models.Name,
+    doc_id: Annotated[str, Query(min_length=1, max_length=2_000, pattern=models.NO_NUL)],
+    service: Shared,
 ) -> models.SourceOut:
     """Return the text that the citations of a document point into."""
     text = await service.run(source_text, service.router, name, doc_id)
@@ -86,11 +88,11 @@ def source_text(router: AgenticRouter, index: str, doc_id: str) -> str:
 async def upload(  # noqa: PLR0913, PLR0917 - the fields of a form
     service: Shared,
     file: Annotated[UploadFile, File(description="The document")],
-    index: Annotated[str, Form(min_length=1, max_length=64)],
+    index: Annotated[str, Form(min_length=1, max_length=64, pattern=models.NO_NUL)],
     title: Text = "",
     document_type: Text = "",
     document_number: Text = "",
-    tags: Annotated[list[str], Form(max_length=100)] = [],  # noqa: B006 - FastAPI copies it
+    tags: Annotated[list[models.Name], Form(max_length=100)] = [],  # noqa: B006 - FastAPI copies it
     metadata: Annotated[str, Form(max_length=100_000, description="A JSON object")] = "{}",
     description: Text = "",
 ) -> models.DocumentOut:

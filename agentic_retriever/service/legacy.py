@@ -43,7 +43,7 @@ open_to_all = APIRouter(tags=["existing clients"])
 async def upload(
     service: Shared,
     file: Annotated[UploadFile, File()],
-    title: Annotated[str, Form(min_length=1, max_length=500)],
+    title: Annotated[str, Form(min_length=1, max_length=500, pattern=models.NO_NUL)],
     document_type: Annotated[Literal["reglamento", "orden", "real_decreto"], Form()],
 ) -> models.DocumentOut:
     """Take a PDF in."""
@@ -159,7 +159,7 @@ class ApiQuestion(models.In):
 
     question: models.Query
     namespace: models.Name | None = None
-    top_k: Annotated[int, Field(ge=1, le=100)] = 5
+    top_k: Annotated[int, Field(ge=1, le=100, strict=True)] = 5
 
 
 class ApiCitation(BaseModel):

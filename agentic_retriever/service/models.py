@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from typing_extensions import Self
 
 from agentic_retriever import schema
 
 MAX_TEXT = 2_000  # characters of an excerpt
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Identity = Annotated[str, StringConstraints(max_length=200)]
-Query = Annotated[str, StringConstraints(min_length=1, max_length=schema.MAX_QUERY_CHARS)]
-QueryId = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=36)]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NO_NUL: Final = r"^[^\x00]*$"  # which PostgreSQL keeps in no text
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NO_NUL)]
+Identity = Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)]
+Query = Annotated[str, StringConstraints(min_length=1, max_length=schema.MAX_QUERY_CHARS, pattern=NO_NUL)]
+QueryId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=NO_NUL)]
+DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=36, pattern=NO_NUL)]
+Number = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+def _iso(given: object) -> object:
+    """Refuse a number, which would be taken for seconds."""
+    if isinstance(given, str) and "-" in given.lstrip("-"):
+        return given
+    raise ValueError("write it as in 2026-01-31T12:00:00Z")
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_iso)]
 
 
 class In(BaseModel):
@@ -31,9 +43,9 @@ class In(BaseModel):
 class BudgetIn(In):
     """What a query may spend."""
 
-    max_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    max_ms: Annotated[float, Field(gt=0, le=3_600_000, strict=True)] | None = None
     max_usd: Number | None = None
-    max_llm_calls: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    max_llm_calls: Annotated[int, Field(ge=0, le=1_000, strict=True)] | None = None
 
 
 class RouteIn(In):
@@ -58,7 +70,7 @@ class RetrieveIn(RouteIn):
     """Likewise, with what is to be found."""
 
     filters: MetadataFilters | None = None
-    top_k: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    top_k: Annotated[int, Field(ge=1, le=1_000, strict=True)] | None = None
 
     def wanted(self) -> dict[str, Any]:
         return {**super().wanted(), "filters": self.filters, "top_k": self.top_k}
@@ -67,8 +79,8 @@ class RetrieveIn(RouteIn):
 class QueryIn(RetrieveIn):
     """Likewise, with who asks."""
 
-    force_cloud: bool = False
-    stream: bool = False
+    force_cloud: Flag = False
+    stream: Flag = False
     user_id: Identity = ""
     conversation_id: Identity = ""
 
@@ -255,14 +267,18 @@ class DocumentOut(BaseModel):
         return cls.model_validate(record, from_attributes=True)
 
 
+Status = Literal["pending", "processing", "indexed", "failed", "inactive"]
+STATUSES: Final[tuple[str, ...]] = get_args(Status)
+
+
 class DocumentsQuery(In):
     """Which documents are wanted."""
 
     index: Name | None = None
-    status: Literal["pending", "processing", "indexed", "failed", "inactive"] | None = None
+    status: Status | None = None
     document_type: Name | None = None
     tag: Name | None = None
-    search: Annotated[str, StringConstraints(max_length=200)] | None = None
+    search: Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)] | None = None
     is_active: bool | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     offset: Annotated[int, Field(ge=0, le=1_000_000)] = 0
@@ -280,9 +296,9 @@ class DocumentsOut(BaseModel):
 class DocumentPatch(In):
     """What is to change of a document; what is left out stays."""
 
-    title: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
-    document_type: Annotated[str, StringConstraints(max_length=100)] | None = None
-    document_number: Annotated[str, StringConstraints(max_length=100)] | None = None
+    title: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=NO_NUL)] | None = None
+    document_type: Annotated[str, StringConstraints(max_length=100, pattern=NO_NUL)] | None = None
+    document_number: Annotated[str, StringConstraints(max_length=100, pattern=NO_NUL)] | None = None
     tags: Annotated[list[Name], Field(max_length=100)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=100)] | None = None
 
@@ -305,10 +321,10 @@ class Action(str, Enum):
 class FeedbackIn(In):
     """What somebody thinks of an answer: a thumb, or 1 to 5."""
 
-    query_id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    query_id: QueryId
     thumb: Annotated[str, StringConstraints(pattern="^(up|down)$")] | None = None
-    rating: Annotated[int, Field(ge=1, le=5)] | None = None
-    comment: Annotated[str, StringConstraints(max_length=4_000)] = ""
+    rating: Annotated[int, Field(ge=1, le=5, strict=True)] | None = None
+    comment: Annotated[str, StringConstraints(max_length=4_000, pattern=NO_NUL)] = ""
     user_id: Identity = ""
 
     @model_validator(mode="after")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -109,11 +108,17 @@ async def one_query(query_id: models.QueryId, service: Shared) -> models.EntryDe
 @history.post("/queries/{query_id}/replay")
 async def replay(query_id: models.QueryId, request: Request, service: Shared) -> models.ReplayOut:
     """Route a recorded question again, and say what is different now."""
+    changes, now = await routed_again(query_id, request, service)
+    return models.ReplayOut(query=now.query, route=models.RouteOut(**now.to_dict()), differences=changes)
+
+
+async def routed_again(query_id: str, request: Request, service: Service) -> tuple[list[models.Change], RouteDecision]:
+    """Route a recorded question as it would be now; return what is different, and the decision."""
     entry = await service.run(service.router.history.get, query_id)
     if not entry.query:
         raise ConfigError("the history keeps no questions (query_log_text), so this one cannot be asked again")
     now = await unless_gone(request, service.router.aroute(entry.query))
-    return models.ReplayOut(query=entry.query, route=models.RouteOut(**now.to_dict()), differences=_changes(entry, now))
+    return _changes(entry, now), now
 
 
 @history.get("/queries/{query_id}/diff/{other_id}")
@@ -138,7 +143,7 @@ def _choices(one: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
 
 @history.get("/analytics")
 async def analytics(
-    service: Shared, since: datetime | None = None, until: datetime | None = None
+    service: Shared, since: models.Moment | None = None, until: models.Moment | None = None
 ) -> models.AnalyticsOut:
     """Sum up the history over a period; times need a zone."""
     found = await service.run(service.router.analytics, since, until)

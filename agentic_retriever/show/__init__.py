@@ -223,7 +223,7 @@ def interval_plot(lines: Sequence[Interval]) -> dict[str, Any] | None:
     drawn = [line for line in lines if all(map(math.isfinite, (line.mean, line.low, line.high)))]
     if not drawn:
         return None
-    ticks = _ticks(min(line.low for line in drawn), max(line.high for line in drawn))
+    ticks = axis_ticks(min(line.low for line in drawn), max(line.high for line in drawn))
     placed = []
     for row, line in enumerate(drawn):
         x, low, high = _at(line.mean, ticks), _at(line.low, ticks), _at(line.high, ticks)
@@ -241,7 +241,7 @@ def interval_plot(lines: Sequence[Interval]) -> dict[str, Any] | None:
     }
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def axis_ticks(low: float, high: float) -> list[float]:
     """Return round figures that take in both ends, two at least and six at most but for rounding."""
     span = max(high - low, 1e-3)
     rough = span / (_MOST_TICKS - 1)

@@ -82,10 +82,10 @@ class Phrase(NamedTuple):
 
 
 @lru_cache(64)
-def leans(asked: str) -> bool:
-    """Tell whether a question names no subject of its own, so that alone it says too little."""
+def leans(asked: str, last: str = "") -> bool:
+    """Tell whether a question names no subject of its own, so that without another one it says too little."""
     text = asked.strip(_EDGES)
-    return any(_fragment(text, asked, table) or _leaning(text, table) for table in _tables(asked))
+    return any(_fragment(text, asked, table) or _leaning(text, table) for table in _tables(asked, last))
 
 
 def stand_alone(asked: str, last: str, *, near: Nearness | None = None) -> str:

@@ -1,0 +1,338 @@
+"""The page: each view drawn on the server, with nothing loaded from elsewhere; what it does goes the way of the API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
+from starlette.staticfiles import StaticFiles
+
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError
+from agentic_retriever.resources import measured
+from agentic_retriever.retrievers import REGISTRY
+from agentic_retriever.schema import Answer
+from agentic_retriever.service import documents, models, queries
+from agentic_retriever.service.guard import COOKIE, allow
+from agentic_retriever.service.keys import SESSION_S
+from agentic_retriever.service.legacy import source_url
+from agentic_retriever.service.plots import history_plots
+from agentic_retriever.service.queries import Shared
+from agentic_retriever.service.sending import event, events, unless_gone
+from agentic_retriever.service.settings import Caller, Role
+from agentic_retriever.service.state import Service
+from agentic_retriever.show import figure_text, render
+
+static = StaticFiles(directory=Path(__file__).parent / "static")
+anybody = APIRouter(include_in_schema=False)
+page = APIRouter(include_in_schema=False, dependencies=[allow(Role.ASK)])
+changing = APIRouter(include_in_schema=False, dependencies=[allow(Role.WRITE)])
+managing = APIRouter(include_in_schema=False, dependencies=[allow(Role.ADMIN)])
+
+_VIEWS: Final = (  # path, name, who may see it
+    ("/", "Ask", Role.ASK), ("/compare", "Compare", Role.ASK), ("/documents", "Documents", Role.ASK),
+    ("/history", "History and analytics", Role.ADMIN), ("/indexes", "Indexes", Role.ASK),
+    ("/settings", "Settings", Role.ADMIN),
+)  # fmt: skip
+_ROWS: Final = 20
+_MOST_COMPARED: Final = 4
+_MOST_PLOTTED: Final = 500  # of the newest questions
+_MOST_DOUBTFUL: Final = 5
+_MOST_SHOWN: Final = 2_000_000  # characters of a source; a browser shows no more with ease
+Text = Annotated[str, Form(max_length=20_000, pattern=models.NO_NUL)]
+Short = Annotated[str, Form(max_length=200, pattern=models.NO_NUL)]
+
+
+def draw(request: Request, template: str, **values: object) -> Response:
+    """Draw a view for who asks for it."""
+    caller: Caller | None = request.state.caller
+    views = [(path, name) for path, name, role in _VIEWS if caller is not None and caller.role >= role]
+    frame = {"views": views, "here": request.url.path, "signed_in": caller is not None and caller.by_cookie}
+    return HTMLResponse(render(f"page/{template}", **frame, source_url=source_url, **values))
+
+
+# Sessions
+
+
+@anybody.get("/login")
+async def login(request: Request, to: str = "/") -> Response:
+    return draw(request, "login.html", to=to, wrong=False)
+
+
+@anybody.post("/login")
+async def sign_in(request: Request, service: Shared, key: Short = "", to: Short = "/") -> Response:
+    caller = service.keys.caller(key.strip())
+    if caller is None:
+        answer = draw(request, "login.html", to=to, wrong=True)
+        answer.status_code = 401
+        return answer
+    own = to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/"
+    answer = RedirectResponse(own, 303)
+    secure = request.url.scheme == "https"
+    answer.set_cookie(
+        COOKIE, service.keys.session(caller), max_age=SESSION_S, httponly=True, samesite="strict", secure=secure
+    )
+    return answer
+
+
+@anybody.post("/logout")
+async def sign_out() -> Response:
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+# Ask and compare
+
+
+async def _choices(service: Service) -> dict[str, Any]:
+    return {"indexes": await service.run(service.router.index_names), "strategies": _strategies()}
+
+
+def _strategies() -> list[str]:
+    return [strategy.value for strategy in tuple(REGISTRY)]
+
+
+@page.get("/")
+async def ask(request: Request, service: Shared, query: Annotated[str, Query(max_length=20_000)] = "") -> Response:
+    return draw(request, "ask.html", **await _choices(service), query=query, chosen=Chosen(), answer=None)
+
+
+class Chosen(BaseModel):
+    """What was chosen beside the question."""
+
+    index: str = ""
+    strategy: str = ""
+
+    def wanted(self) -> dict[str, Any]:
+        return {"index": self.index or None, "strategy": self.strategy or None}
+
+
+@page.post("/ask")
+async def asked(
+    request: Request, service: Shared, query: Text = "", index: Short = "", strategy: Short = ""
+) -> Response:
+    """Answer as events for the script of the page, else as a view."""
+    chosen = Chosen(index=index, strategy=strategy)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return await events(request, _answering(service, query, chosen))
+    answer = await unless_gone(request, service.query(query, **chosen.wanted()))
+    return draw(request, "ask.html", **await _choices(service), query=query, chosen=chosen, answer=answer)
+
+
+async def _answering(service: Service, query: str, chosen: Chosen) -> AsyncIterator[bytes]:
+    async with service.stream(query, **chosen.wanted()) as pieces:
+        async for piece in pieces:
+            yield event("piece", piece)
+        answer = pieces.answer
+    if answer is not None:
+        yield event("card", await service.run(_card, answer))
+
+
+def _card(answer: Answer) -> str:
+    return render("page/answer.html", answer=answer, source_url=source_url)
+
+
+@page.get("/compare")
+async def compare(request: Request, service: Shared) -> Response:
+    return draw(request, "compare.html", **await _choices(service))
+
+
+@page.post("/compare")
+async def compared(
+    request: Request,
+    service: Shared,
+    query: Text = "",
+    index: Short = "",
+    strategy: Annotated[list[str], Form(max_length=_MOST_COMPARED)] = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    async def one(name: str) -> tuple[str, Answer | None, str]:
+        try:
+            return name, await service.query(query, index=index or None, strategy=name), ""
+        except AgenticRetrieverError as err:
+            return name, None, str(err)
+
+    columns = await unless_gone(request, _all(one(name) for name in dict.fromkeys(strategy)))
+    return draw(request, "columns.html", columns=columns)
+
+
+async def _all(calls: Any) -> list[Any]:  # noqa: ANN401 - awaitables
+    return list(await asyncio.gather(*calls))
+
+
+@page.post("/feedback")
+async def judge(
+    request: Request, service: Shared, query_id: Short, rating: Annotated[int, Form(ge=1, le=5)], comment: Text = ""
+) -> Response:
+    judged = models.FeedbackIn(query_id=query_id, rating=rating, comment=comment[:4_000])
+    await queries.feedback(judged, service)
+    return draw(request, "thumbs.html", query_id=query_id, given=rating)
+
+
+@page.get("/source")
+async def source(
+    request: Request,
+    service: Shared,
+    index: models.Name,
+    doc: Annotated[str, Query(min_length=1, max_length=2_000, pattern=models.NO_NUL)],
+    start: Annotated[int, Query(ge=0)] = 0,
+    end: Annotated[int, Query(ge=0)] = 0,
+    page: Annotated[int | None, Query(ge=1)] = None,
+) -> Response:
+    """Show the text of a document with the passage that a citation points to."""
+    text = (await service.run(documents.source_text, service.router, index, doc))[:_MOST_SHOWN]
+    start = min(start, len(text))
+    end = min(max(start, end), len(text))
+    parts = {"before": text[:start], "span": text[start:end], "after": text[end:]}
+    pages = str(page) if page is not None else ""
+    return draw(request, "source.html", index=index, doc=doc, start=start, end=end, pages=pages, **parts)
+
+
+# Documents and indexes
+
+
+def _rows(service: Service, request: Request, wanted: models.DocumentsQuery) -> dict[str, Any]:
+    """Return what the table of documents is drawn from."""
+    found = documents.list_documents(service.router, wanted)
+    filters = wanted.model_dump(exclude={"limit", "offset"}, exclude_none=True)
+
+    def link(offset: int) -> str:
+        return "/documents/rows?" + urlencode({**filters, "offset": max(0, offset)})
+
+    return {
+        "page": found,
+        "filtered": bool(filters),
+        "may_write": request.state.caller.role >= Role.WRITE,
+        "under_way": any(one.status in {"pending", "processing"} for one in found.documents),
+        "again": link(wanted.offset),
+        "before": link(wanted.offset - wanted.limit),
+        "after": link(wanted.offset + wanted.limit),
+    }
+
+
+@page.get("/documents")
+async def list_documents(request: Request, service: Shared) -> Response:
+    rows = await service.run(_rows, service, request, models.DocumentsQuery(limit=_ROWS))
+    names = await service.run(service.router.index_names)
+    return draw(request, "documents.html", **rows, indexes=names, statuses=models.STATUSES)
+
+
+@page.get("/documents/rows")
+async def document_rows(
+    request: Request,
+    service: Shared,
+    index: str = "",
+    status: str = "",
+    search: str = "",
+    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
+) -> Response:
+    given = {"index": index, "status": status, "search": search.strip()}
+    wanted = models.DocumentsQuery.model_validate(
+        {"limit": _ROWS, "offset": offset, **{name: value for name, value in given.items() if value}}
+    )
+    return draw(request, "document_rows.html", **await service.run(_rows, service, request, wanted))
+
+
+@changing.post("/documents/{document_id}/{action}")
+async def act(request: Request, document_id: models.DocumentId, action: models.Action, service: Shared) -> Response:
+    await documents.act(document_id, action, service)
+    rows = await service.run(_rows, service, request, models.DocumentsQuery(limit=_ROWS))
+    return draw(request, "document_rows.html", **rows)
+
+
+@page.get("/documents/{document_id}")
+async def document(request: Request, document_id: models.DocumentId, service: Shared) -> Response:
+    one = await documents.document(document_id, service)
+    text = await service.run(service.router.documents.text, document_id)
+    shown = ("index", "status", "document_type", "document_number", "filename", "total_pages", "total_chunks")
+    facts = [[name.replace("_", " "), str(getattr(one, name))] for name in shown if getattr(one, name)]
+    facts += [[name, str(value)] for name, value in {**one.metadata, **one.section_mappings}.items()]
+    path = await service.run(service.router.documents.file, document_id)
+    return draw(request, "document.html", one=one, text=text[:_MOST_SHOWN], facts=facts, has_file=path is not None)
+
+
+@page.get("/indexes")
+async def indexes(request: Request, service: Shared) -> Response:
+    def described() -> list[Any]:
+        return [(one, *_about(service, one)) for one in documents.list_indexes(service.router)]
+
+    return draw(request, "indexes.html", indexes=await service.run(described))
+
+
+def _about(service: Service, one: models.IndexOut) -> tuple[Any, Any]:
+    """Return the profile of an index, and what a benchmark measured on it as a table."""
+    if one.problem:
+        return None, None
+    index = service.router.index(one.name)
+    known, _ = measured(index)
+    table = None
+    if known is not None:
+        rows = [
+            [strategy.value, figure_text(found.quality), f"{found.p50_ms:.0f}"]
+            for strategy, found in known.strategies.items()
+        ]
+        title = f"Benchmark {known.dataset}, {known.queries:,} questions, {known.measured_on}"
+        table = {"title": title, "headers": ["strategy", "nDCG@10", "median ms"], "rows": rows}
+    return index.profile(), table
+
+
+# History and settings
+
+
+@managing.get("/history")
+async def history(request: Request, service: Shared) -> Response:
+    try:
+        entries = await service.run(service.router.history.list, limit=_MOST_PLOTTED)
+        found = await service.run(service.router.analytics)
+    except ConfigError:  # there is no history by the settings
+        return draw(request, "history.html", plots=[], totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS)
+    tables = found.tables() if entries else []
+    unsure = {one.query: one for one in entries if one.confidence is not None and one.confidence_level != "high"}
+    doubtful = sorted(unsure.values(), key=lambda one: one.confidence)[:_MOST_DOUBTFUL]
+    return draw(
+        request, "history.html", plots=history_plots(entries, found), totals=tables[0][2] if tables else [],
+        doubtful=doubtful, entries=entries[:_ROWS], offset=0, limit=_ROWS,
+    )  # fmt: skip
+
+
+@managing.get("/history/rows")
+async def history_rows(
+    request: Request, service: Shared, offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0
+) -> Response:
+    entries = await service.run(service.router.history.list, limit=_ROWS, offset=offset)
+    return draw(request, "entries.html", entries=entries, offset=offset, limit=_ROWS)
+
+
+@managing.get("/history/{query_id}")
+async def entry(request: Request, query_id: models.QueryId, service: Shared) -> Response:
+    one = await service.run(service.router.history.get, query_id)
+    facts = [
+        ["asked", f"{one.recorded_at:%Y-%m-%d %H:%M:%S} UTC"],
+        ["went to", f"{' + '.join(one.indexes)} › {one.strategy}"],
+        ["complexity", one.complexity],
+        ["written by", one.tier + (", from the cache" if one.cached else "")],
+        ["confidence", f"{one.confidence_level.replace('_', ' ')} {figure_text(one.confidence, 2)}"],
+        *([f"{step} ms", f"{ms:,.1f}"] for step, ms in one.timings_ms.items()),
+        *([["error", one.error]] if one.error else []),
+    ]
+    return draw(request, "entry.html", entry=one, facts=facts)
+
+
+@managing.post("/history/{query_id}/replay")
+async def replay(request: Request, query_id: models.QueryId, service: Shared) -> Response:
+    changes, decision = await queries.routed_again(query_id, request, service)
+    return draw(request, "replay.html", changes=changes, decision=decision)
+
+
+@managing.get("/settings")
+async def settings(request: Request, service: Shared) -> Response:
+    config, own = service.router.config, service.settings
+    meanings = {name: field.description or "" for name, field in type(config).model_fields.items()}
+    of_router = [(name, value, meanings[name]) for name, value in config.to_dict().items()]
+    of_service = [(name, getattr(own, name), "") for name in own.__slots__]
+    return draw(request, "settings.html", tables=[("Router", of_router), ("Service", of_service)])

@@ -1,0 +1,82 @@
+import asyncio
+import shutil
+import threading
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from stand_ins import complete
+from waiting import wait_until
+
+pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
+
+from agentic_retriever.service.app import create_app
+from agentic_retriever.service.server import Server
+from agentic_retriever.service.settings import Role, ServiceSettings
+
+
+@pytest.fixture
+def make_app(make_router, small_store, tmp_path):
+    """Makes applications over a copy of the small store, which has its own keys and documents."""
+    folder = tmp_path / "data"
+    shutil.copytree(small_store, folder)
+
+    def make(*, settings=None, **parts):
+        router = complete(make_router(data_dir=folder, **{"query_log": "plain"} | parts))
+        return create_app(router, ServiceSettings(**{"document_workers": 0} | (settings or {})))
+
+    return make
+
+
+@pytest.fixture
+def app(make_app):
+    return make_app()
+
+
+@pytest.fixture
+async def client(app):
+    async with client_of(app) as made:
+        yield made
+
+
+@asynccontextmanager
+async def client_of(app, **options):
+    """A client that calls an application in this process."""
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", **options) as made:
+        yield made
+
+
+@pytest.fixture
+def keys(make_app):
+    """A key of each role, by its name; whoever takes this makes the service ask for keys."""
+    table = make_app().state.service.keys._table
+    return {role.name.lower(): table.create(role.name, role) for role in Role}
+
+
+def with_key(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on free ports, in threads of their own; gives their addresses."""
+    started = []
+
+    def start(app):
+        object.__setattr__(app.state.service.settings, "port", 0)
+        urls = []
+        server = Server(app, on_start=urls.append)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+        started.append((server, thread))
+        thread.start()
+        wait_until(lambda: urls or not thread.is_alive(), 30)
+        assert urls, "the server did not start"
+        return urls[0]
+
+    yield start
+    for server, _ in started:
+        server.should_exit = True
+    for _, thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
