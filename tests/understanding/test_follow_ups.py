@@ -62,6 +62,18 @@ def test_written_out_follow_ups_say_what_was_meant():
 def test_a_complete_question_is_left_alone(row):
     assert stand_alone(row["asked"], row["last"]) == row["asked"]
     assert not leans(row["asked"])
+    assert not leans(row["asked"], row["last"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "Who runs IT?", "¿Quién es Carlos?", "¿A qué hora son las charlas?", "เขาใหญ่อยู่จังหวัดไหน", "มันสำปะหลังปลูกอย่างไร",
+        "ที่ดินบนภูเขา", "สถานีน้ำมัน", "ดอกเบี้ยร้อยละ", "Wo arbeiten Sie?", "How long does it take to approve a claim?",
+    ],
+)  # fmt: skip
+def test_words_that_look_like_pronouns_are_none(asked):
+    assert not leans(asked)
 
 
 def test_what_is_nearest_in_meaning_is_replaced():
