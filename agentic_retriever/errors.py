@@ -8,6 +8,7 @@
     ├── FilterError (ValueError)         4   a metadata filter cannot be evaluated
     ├── UnknownIndexError                5   no index of that name
     ├── UnknownStrategyError             5   no strategy of that name
+    ├── UnknownQueryError                5   the history has no query of that id
     ├── IndexingError                    6   files could not be turned into an index
     │   ├── SourceError                  6   a file or folder cannot be read
     │   └── IndexExistsError             6   the name is taken
@@ -16,7 +17,7 @@
     │   ├── StoreBusyError               7   another process holds what is to be changed, or changes it
     │   ├── StoreClosedError             6   used after close(), or in a forked child
     │   ├── StoreDamagedError            6   files are missing, truncated or disagree
-    │   ├── StoreUnreachableError        6   the vector server is down, too slow, or refuses the call
+    │   ├── StoreUnreachableError        6   a server of vectors or the catalog is down, too slow, or refuses
     │   ├── EmbeddingMismatchError       6   built with another embedding model or dimension
     │   └── QueryLogError                6   the query history cannot be read or written
     ├── EmbeddingError                   8   the embedding model failed or returned unusable vectors
@@ -75,6 +76,12 @@ class UnknownIndexError(AgenticRetrieverError, LookupError):
 
 class UnknownStrategyError(AgenticRetrieverError, LookupError):
     """No strategy of that name."""
+
+    exit_code = 5
+
+
+class UnknownQueryError(AgenticRetrieverError, LookupError):
+    """The history has no query of that id."""
 
     exit_code = 5
 

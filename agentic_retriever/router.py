@@ -27,6 +27,8 @@ from typing_extensions import Self, Unpack
 from agentic_retriever import errors
 from agentic_retriever.bridge import RoutedChatEngine, RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
+from agentic_retriever.catalog.entries import Analytics
+from agentic_retriever.catalog.history import QueryLog, open_query_log
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
@@ -36,7 +38,6 @@ from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
 from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
-from agentic_retriever.querylog import Analytics, open_query_log
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
@@ -565,6 +566,17 @@ class AgenticRouter:
 
     # -- History, warming up, the end
 
+    @property
+    def history(self) -> QueryLog:
+        """The queries that were asked: ``history.list()``, ``get(query_id)`` with citations, ``add_feedback(...)``.
+
+        Raises:
+            ConfigError: If there is no history by the setting ``query_log``.
+        """
+        if self._log is None:
+            raise errors.ConfigError("query_log is none, so there is no history; set it to plain, hashed or no_text")
+        return self._log
+
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
         """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
 
@@ -576,9 +588,7 @@ class AgenticRouter:
             ConfigError: If there is no history by the setting ``query_log``, or a time has no zone.
             QueryLogError: If the history cannot be read.
         """
-        if self._log is None:
-            raise errors.ConfigError("query_log is none, so there is no history; set it to sqlite or a database's URL")
-        return self._log.analytics(since, until)
+        return self.history.analytics(since, until)
 
     def warm(
         self, questions: Iterable[str], *, progress: Callable[[int, int], None] = lambda _done, _total: None

@@ -173,13 +173,13 @@ def test_history_and_files_hold_and_show_no_secret(make, records, tmp_path):
     asyncio.run(router.aquery(QUESTION))
     router.close()
     without_canary(logged(records))
-    router = make(query_log="sqlite")
+    router = make(query_log="plain")
     router.query(QUESTION)
     assert router.analytics().queries == 1
     without_canary(everything(router.analytics()))
     router.close()
     files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
-    assert "queries.sqlite" in [path.name for path in files]
+    assert "catalog.sqlite" in [path.name for path in files]
     for path in files:
         assert CANARY.encode() not in path.read_bytes(), path.name
 

@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_up_values import answer, decision, found, selection
 
+from agentic_retriever.catalog.entries import Analytics, RouteCount
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource
 from agentic_retriever.pipeline.answers import Explanation
-from agentic_retriever.querylog.records import Analytics, RouteCount
 from agentic_retriever.schema import Retrieval, SentenceCheck, Strategy
 from agentic_retriever.show import Cell, Section, duration, render, shortened
 

@@ -24,7 +24,11 @@ class Address:
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> Self:
-        return cls.of(config.database_url or config.data_dir / CATALOG_FILE)
+        return cls.of(config.database_url) if config.database_url else cls.in_folder(config.data_dir)
+
+    @classmethod
+    def in_folder(cls, data_dir: Path) -> Self:
+        return cls(path=data_dir / CATALOG_FILE)
 
     @classmethod
     def of(cls, place: str | Path | Secret) -> Self:

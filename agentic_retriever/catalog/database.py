@@ -7,12 +7,13 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.pool import NullPool, QueuePool
 
 from agentic_retriever import errors
@@ -22,6 +23,8 @@ from agentic_retriever.catalog.tables import META, METADATA, QUERIES, REVISION, 
 CONNECT_TIMEOUT_S: Final = 2
 BUSY_TIMEOUT_S: Final = 5.0
 WRITE_TIMEOUT_MS: Final = 30_000
+LOG_BUSY_TIMEOUT_S: Final = 2.0
+LOG_WRITE_TIMEOUT_MS: Final = 5_000
 READ_TIMEOUT_MS: Final = 60_000
 SALT_BYTES: Final = 32
 # Any number, but always the same: processes that make or change the tables at the same time queue up for it.
@@ -30,13 +33,14 @@ _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _REVISION: Final = sa.Table(VERSION_TABLE, sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 
 _ADVICE: Final = {
-    "malformed|not a database": "the file is damaged; move it away and a new one is made",
+    "malformed|not a database": "it is damaged; move it away and add the sources of its indexes again (vectors of "
+    "unchanged text are still in the embedding cache)",
     "locked": "another program holds it; wait or end that program",
     "readonly|read-only|unable to open": "check its permissions",
     "full": "make room",
 }
 _MAX_REASON_CHARS: Final = 160
-_DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
+DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
 
 
 class Database:
@@ -52,8 +56,8 @@ class Database:
         self.what = f"query history {address}" if is_log else f"catalog {address}"
         self._lock = threading.RLock()
         self._engine: sa.Engine | None = None
-        self._is_ready = self._is_closed = False
-        self._folder_made = False
+        self._watcher: sqlite3.Connection | None = None
+        self._is_ready = self._folder_made = False
         self._pid = os.getpid()
         _DATABASES.add(self)
 
@@ -75,34 +79,54 @@ class Database:
             yield connection
 
     @contextmanager
-    def locked(self, *keys: int, shared: int | None = None, timeout_s: float) -> Iterator[None]:
-        """Hold locks of a server that no transaction ends, ``shared`` one as one of many; ascending keys only."""
-        held = [("pg_advisory_lock_shared", shared)] if shared is not None else []
-        with self._mapped(), self.engine().connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
-            try:
+    def locked(self, *keys: int, shared: int | None, timeout_s: float) -> Iterator[None]:
+        """Hold locks of a server that no transaction ends, one of them ``shared`` with others; safe from deadlock."""
+        wanted = [] if shared is None else [f"pg_advisory_lock_shared({shared})"]
+        wanted += [f"pg_advisory_lock({key})" for key in sorted(set(keys))]
+        with ExitStack() as held:
+            with self._mapped():
+                connection = held.enter_context(self.engine().connect())
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                held.callback(self._unlock, connection)
                 connection.exec_driver_sql(f"SET lock_timeout = {int(timeout_s * 1000)}")
-                for function, key in [*held, *(("pg_advisory_lock", key) for key in sorted(set(keys)))]:
-                    connection.exec_driver_sql(f"SELECT {function}({key})")
-                yield
-            finally:
-                with suppress(exc.DBAPIError):  # a connection that is lost holds none
-                    connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
-                    connection.exec_driver_sql("RESET lock_timeout")
+                for lock in wanted:
+                    connection.exec_driver_sql(f"SELECT {lock}")
+            yield
+
+    @staticmethod
+    def _unlock(connection: sa.Connection) -> None:
+        with suppress(exc.DBAPIError):  # a connection that is lost holds none
+            connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
+            connection.exec_driver_sql("RESET lock_timeout")
+
+    def stamp(self) -> object:
+        """Return what changes with the content of a file, cheaply; ``None`` for a server, which does not tell."""
+        if self.address.path is None:
+            return None
+        with self._mapped(), self._lock:
+            self.engine()
+            if self._watcher is None:
+                self._watcher = sqlite3.connect(self.address.path, check_same_thread=False, isolation_level=None)
+            try:
+                return self._watcher.execute("PRAGMA data_version").fetchone()
+            except sqlite3.DatabaseError as err:
+                raise exc.DatabaseError("PRAGMA data_version", (), err) from err
 
     def close(self) -> None:
+        """Close the connections; a later use opens others."""
         with self._lock:
-            self._is_closed = True
-            if self._engine is not None and self._pid == os.getpid():
-                self._engine.dispose()
+            self._is_ready = False
+            engine, watcher, self._engine, self._watcher = self._engine, self._watcher, None, None
+            if engine is not None and self._pid == os.getpid():
+                engine.dispose()
+            if watcher is not None and self._pid == os.getpid():
+                watcher.close()
 
     def engine(self) -> sa.Engine:
         """Return what connections are made by; calls nobody."""
         if self._pid != os.getpid():
             raise errors.StoreClosedError(f"{self.what} was opened before a fork; open it after forking")
         with self._lock:
-            if self._is_closed:
-                raise errors.StoreClosedError(f"{self.what} is closed; open it again")
             if self._engine is None:
                 self._engine = self._make_engine()
             return self._engine
@@ -132,9 +156,12 @@ class Database:
         if not writes:
             connection.execution_options(isolation_level="REPEATABLE READ")
         # Set in each transaction, not at connection: poolers refuse start-up options they do not know.
-        timeout_ms = WRITE_TIMEOUT_MS if writes else READ_TIMEOUT_MS
+        timeout_ms = (LOG_WRITE_TIMEOUT_MS if self.is_log else WRITE_TIMEOUT_MS) if writes else READ_TIMEOUT_MS
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {timeout_ms}")
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout_s() * 1000)}")
+
+    def _busy_timeout_s(self) -> float:
+        return LOG_BUSY_TIMEOUT_S if self.is_log else BUSY_TIMEOUT_S
 
     # -- Connections
 
@@ -146,7 +173,7 @@ class Database:
             given |= {"poolclass": QueuePool, "pool_size": 4, "max_overflow": 60, "pool_pre_ping": path is None}
         if path is not None:
             url = sa.URL.create("sqlite", database=str(path))
-            options: dict[str, Any] = {"timeout": 2.0 if self.is_log else BUSY_TIMEOUT_S, "check_same_thread": False}
+            options: dict[str, Any] = {"timeout": self._busy_timeout_s(), "check_same_thread": False}
             engine = sa.create_engine(url, connect_args=options, **given)
             event.listen(engine, "connect", self._set_up_sqlite)
             return engine
@@ -212,7 +239,10 @@ class Database:
         tables = sa.inspect(connection)
         if not tables.has_table(VERSION_TABLE):
             return "0001" if tables.has_table(QUERIES.name) else ""  # a history of before there was a catalog
-        return str(connection.execute(sa.select(_REVISION.c.version_num)).scalar() or "")
+        found = connection.execute(sa.select(_REVISION.c.version_num)).scalar()
+        if not found:
+            raise self._error(f"{self.what} is damaged: it has no revision; move it away")
+        return str(found)
 
     def _upgrade(self, connection: sa.Connection, found: str) -> None:
         if found > REVISION:
@@ -246,7 +276,7 @@ class Database:
         try:
             yield
         except (exc.SQLAlchemyError, OSError) as err:
-            if self.is_log and isinstance(err, _DATA_ERRORS):
+            if self.is_log and isinstance(err, DATA_ERRORS):
                 raise
             if isinstance(err, exc.StatementError) and not isinstance(err, exc.DBAPIError):
                 raise  # a value that no column can take
@@ -269,6 +299,17 @@ class Database:
         if re.search("malformed|not a database", reason):
             return errors.StoreDamagedError(what)
         return errors.StoreUnreachableError(what) if self.address.is_shared else errors.StoreError(what)
+
+
+def upsert(connection: sa.Connection, table: sa.Table) -> Any:  # noqa: ANN401 - one of two classes with one interface
+    """Return an insert that can say what happens to a row that is there already."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def discard(file: Path) -> None:
+    """Remove a SQLite file whose content is elsewhere now."""
+    for extra in ("-wal", "-shm", ""):
+        file.with_name(file.name + extra).unlink(missing_ok=True)
 
 
 _DATABASES: Final[weakref.WeakSet[Database]] = weakref.WeakSet()

@@ -86,10 +86,11 @@ INDEXES: Final = _table(
     # Of which data directory, where vectors lie in one and the catalog does not; else empty.
     _text("home"),
     sa.Column("name", sa.String(64), nullable=False),
-    sa.Column("manifest", JsonText, nullable=False),  # what is fixed for its life
+    sa.Column("manifest", sa.Text, nullable=False),  # what is fixed for its life
     _count("version"),  # grows with every confirmed change
     _list("adding"),  # the files and folders whose adding is under way, or was cut off
-    sa.Column("words", JsonText),  # how a server weighs the words of texts
+    sa.Column("words", JsonText),  # how a server weighs the words of its texts
+    _mapping("views"),  # by the name of each collection derived from it on a server: what it was made from
     sa.UniqueConstraint("home", "name"),
 )
 
@@ -142,6 +143,14 @@ NODES: Final = _table(
     *(_count(name) for name in ("char_count", "token_count")),
     _text("chunk_type"),
     sa.Column("checksum", sa.BigInteger),  # of its vector; earlier versions wrote none
+)
+
+# What a collection on a server that was derived from an index holds of each document.
+VIEWS: Final = _table(
+    "views",
+    _of(INDEXES, "index_id", _NUMBER, primary_key=True),
+    sa.Column("name", sa.String(40), primary_key=True),
+    sa.Column("state", JsonText, nullable=False),
 )
 
 # The steps that every version times have a column each; any other is kept in ``other_ms``.

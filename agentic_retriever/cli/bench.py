@@ -125,6 +125,7 @@ def bench_routing(
     seed: Seed = 0,
 ) -> None:
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
+    from agentic_retriever.catalog.address import Address
     from agentic_retriever.evaluation import RoutingOptions, load_dataset
     from agentic_retriever.evaluation.material import read_descriptions, sample_indexes_of
     from agentic_retriever.evaluation.results import check_plot, draw_reliability
@@ -143,7 +144,7 @@ def bench_routing(
     )
     console, given, config = Console(), [load_dataset(name) for name in datasets], load_config(ctx.obj)
     # The embedding model of the sample's vectors where the sample is measured, as the demonstration does.
-    if sample_indexes_of(given, IndexStorage(config.data_dir).names()):
+    if sample_indexes_of(given, IndexStorage(config.data_dir, address=Address.from_config(config)).names()):
         config = config.with_changes(embedding_model="local")
     result = _routing_measured(console, config, given, options, json_file)
     if plot is not None:
@@ -179,10 +180,11 @@ def train(
 
 def _opened(config: RouterConfig, datasets: Sequence[str], stack: ExitStack) -> RouterConfig | AgenticRouter:
     """Open the data directory only where a data set may be the name of an index in it."""
+    from agentic_retriever.catalog.address import Address
     from agentic_retriever.indices import IndexStorage
 
     names = {name for name in datasets if not Path(name).exists()}
-    if not names & set(IndexStorage(config.data_dir).names()):
+    if not names & set(IndexStorage(config.data_dir, address=Address.from_config(config)).names()):
         return config
     return stack.enter_context(opened_router(config))
 

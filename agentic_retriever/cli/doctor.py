@@ -155,7 +155,7 @@ def _server(config: RouterConfig) -> Finding:
 
 
 def _history(config: RouterConfig) -> Finding:
-    from agentic_retriever.querylog import open_query_log
+    from agentic_retriever.catalog.history import open_query_log
 
     what = "query history"
     try:

@@ -55,9 +55,11 @@ def index_add(
 def index_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """List the indexes."""
     # Opens none, so it works while another process holds them.
+    from agentic_retriever.catalog.address import Address
     from agentic_retriever.indices import IndexStorage
 
-    console, storage = terminal.Console(), IndexStorage(terminal.load_config(ctx.obj).data_dir)
+    console, config = terminal.Console(), terminal.load_config(ctx.obj)
+    storage = IndexStorage(config.data_dir, address=Address.from_config(config))
     rows = [_listed(storage, name) for name in storage.names()]
     if as_json:
         console.json(rows)

@@ -165,13 +165,13 @@ def stats(
 ) -> None:
     """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
     # Opens no index, so it works beside a running router.
-    from agentic_retriever.querylog import open_query_log
+    from agentic_retriever.catalog.history import open_query_log
 
     if not (math.isfinite(days) and 0 <= days <= _MOST_DAYS):
         raise InvalidQueryError(f"days must be from 0 to {_MOST_DAYS:,}, got {days:g}")
     console, log = terminal.Console(), open_query_log(terminal.load_config(ctx.obj))
     if log is None:
-        raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
+        raise ConfigError("query_log is none, so there is no history; set it to plain, hashed or no_text")
     since = datetime.now(timezone.utc) - timedelta(days=days) if days else None
     with log:
         found = log.analytics(since)

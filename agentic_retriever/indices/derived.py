@@ -2,12 +2,11 @@
 
 A :class:`DerivedView` is made as a whole. A :class:`DerivedCollection` has nodes of its own, in a collection beside the
 chunks, and is brought up to date by difference: only documents whose content has changed are derived and embedded
-again. Before the collection is touched, the documents concerned are marked in the view's sealed state; so a process
-killed in between leaves a view that knows what it has to do again.
+again. Before the collection is touched, the documents concerned are marked in the view's state in the catalog; so a
+process killed in between leaves a view that knows what it has to do again.
 """
 
 import hashlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ from agentic_retriever.ingestion.chunking import count_tokens, leaves_of
 from agentic_retriever.llm import without_thoughts
 from agentic_retriever.llm.prompts import summary_prompt
 from agentic_retriever.stores.edge import found_facts
-from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints
 from agentic_retriever.text import Tokenizer, detect_language
@@ -40,7 +38,6 @@ SAVED_EVERY: Final = 2_000  # nodes after which the state is saved, so that a cr
 INCOMPLETE: Final = -1  # the version of a collection while it is being brought up to date
 CLOSING_PATIENCE_S: Final = 5.0
 _FORMAT: Final = 1
-_FILE: Final = "documents.json"
 
 V = TypeVar("V")
 
@@ -153,7 +150,7 @@ def not_built(what: str, name: str) -> errors.StoreError:
 
 
 class DocumentState(NamedTuple):
-    """What a collection holds of one document, under the names of its file."""
+    """What a collection holds of one document, under the names that the catalog has."""
 
     hash: str  # of its content; empty while that is to be done again
     ids: Sequence[str]
@@ -161,7 +158,7 @@ class DocumentState(NamedTuple):
 
 
 class ViewState(NamedTuple):
-    """What a collection holds, sealed into a folder of its own."""
+    """What a collection holds."""
 
     version: int
     documents: Mapping[str, DocumentState]
@@ -195,7 +192,6 @@ class DerivedCollection(Generic[V]):
     _made_with: str
 
     def __post_init__(self) -> None:
-        self._folder = self._index.folder / f"{self.name}-state"
         self._building = threading.RLock()
         self._opening = threading.Lock()
         self._store: NodeStore | None = None
@@ -287,36 +283,33 @@ class DerivedCollection(Generic[V]):
             return known.version
         if self._saved_version is None or self._index.is_remote:
             try:
-                found = self._version_on_disk()
+                found = self._version_kept()
             except errors.StoreError as err:  # whoever uses the view will be told
                 logger.warning("%s", err)
                 found = None
             self._saved_version = INCOMPLETE if found is None else found
         return self._saved_version
 
-    def _version_on_disk(self) -> int | None:
-        """Return the version of the saved state without reading all of it, or ``None`` where there is none to use."""
-        header = read_header(self._folder)
-        if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, self._made_with):
+    def _version_kept(self) -> int | None:
+        """Return the version of the saved state without reading it, or ``None`` where there is none to use."""
+        header = self._index.catalog.row.views.get(self.name, {})
+        if (header.get("format"), header.get("made_with")) != (_FORMAT, self._made_with):
             return None
         return int(header["version"])
 
     def _load(self) -> ViewState:
-        """Read the state back; empty where there is none, it cannot be read, or it was made with something else."""
-        try:
-            version = self._version_on_disk()
-            if version is not None:
-                saved = json.loads(read_files(self._folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
-                return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
-        except errors.StoreDamagedError as err:
-            logger.warning("%s; making the view again", err)
-        return ViewState(INCOMPLETE, {})
+        """Read the state back; empty where there is none, or it was made with something else."""
+        version, catalog = self._version_kept(), self._index.catalog
+        saved = None if version is None else catalog.indexes.view(catalog.row, self.name)
+        if version is None or saved is None:
+            return ViewState(INCOMPLETE, {})
+        return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
 
     def _save(self, state: ViewState) -> None:
         documents = {doc_id: known._asdict() for doc_id, known in state.documents.items()}
-        content = json.dumps(documents, ensure_ascii=False).encode("utf-8", "surrogatepass")
         header = {"format": _FORMAT, "version": state.version, "made_with": self._made_with}
-        write_sealed(self._folder, header, {_FILE: content})
+        catalog = self._index.catalog
+        catalog.indexes.save_view(catalog.row, self.name, header, documents)
 
     def _recovered(self) -> ViewState:
         """Read the saved state and hold it against what is stored; only what agrees counts as done."""
@@ -334,7 +327,7 @@ class DerivedCollection(Generic[V]):
     def _updated(self, state: ViewState, version: int, progress: Progress, derivation: Derivation) -> ViewState:
         """Make what differs between the index and the collection the same."""
         documents = dict(state.documents)
-        wanted = {entry.doc_id: entry.content_hash for entry in self._index.catalog.documents()}
+        wanted = self._index.catalog.hashes()
         gone = [doc_id for doc_id in documents if doc_id not in wanted]
         changed = [doc_id for doc_id, digest in wanted.items() if derivation.differs(documents.get(doc_id), digest)]
         if gone or changed:

@@ -6,24 +6,26 @@ import json
 import logging
 import os
 import shutil
-import sqlite3
 import tempfile
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from filelock import FileLock
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
 from agentic_retriever import errors
+from agentic_retriever.catalog.address import CATALOG_FILE, Address
+from agentic_retriever.catalog.contents import Catalog
+from agentic_retriever.catalog.indexes import Indexes, copy_index_rows
+from agentic_retriever.catalog.takeover import FOLDER, MANIFEST_FILE, take_over
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import derived, stored_nodes
@@ -41,7 +43,6 @@ from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.edge import check_space, edge_errors, read_collection
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 from agentic_retriever.threads import BriefThread
 
 if TYPE_CHECKING:
@@ -186,11 +187,12 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self,
         folder: Path,
         embedding: EmbeddingModel,
+        catalog: Catalog,
         *,
         server: stored_nodes.StoreServer | None = None,
         copy: tempfile.TemporaryDirectory[str] | None = None,
     ) -> None:
-        super().__init__(folder, embedding, server)
+        super().__init__(folder, embedding, catalog, server)
         self.copy = copy  # the folder is in it, while another process holds the index itself
         self.may_hang = self.is_remote
         version = self.catalog.version
@@ -314,54 +316,44 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self._metadata.save()
         super().close()
         if self.copy is not None:
+            self.catalog.indexes.close()
             self.copy.cleanup()
 
 
 # The data directory: which indexes there are, opened once and shared.
 
-INDEXES = "indexes"
-_SETTLED_NS = 2_000_000_000
-
 
 class IndexStorage:
-    """The indexes below one data directory; each is opened with its first use and shared by all threads."""
+    """The indexes that a data directory can use; each is opened with its first use and shared by all threads."""
 
-    def __init__(self, data_dir: str | Path, *, server: stored_nodes.StoreServer | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        server: stored_nodes.StoreServer | None = None,
+        address: Address | None = None,
+    ) -> None:
         self.data_dir = Path(data_dir)
         self.server = server
-        self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
+        self.indexes = Indexes(self.data_dir, address, prepare=take_over)
         self._lock = threading.RLock()
         self._open: dict[str, StoredIndex] = {}
-        self._listed: tuple[int, list[str]] = (-1, [])
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> IndexStorage:
-        """Take data directory and server from the settings; calls nobody."""
-        return cls(config.data_dir, server=stored_nodes.StoreServer.from_config(config))
+        """Take data directory, catalog and server from the settings; calls nobody."""
+        server = stored_nodes.StoreServer.from_config(config)
+        return cls(config.data_dir, server=server, address=Address.from_config(config))
 
     def names(self) -> list[str]:
-        """Return the names of all indexes, in order; reads folder names only, and only when they have changed."""
-        try:
-            changed, names = os.stat(self._indexes).st_mtime_ns, self._listed[1]  # noqa: PTH116 - see above
-            if changed != self._listed[0]:
-                folders = Path(self._indexes).iterdir()
-                names = sorted(c.name for c in folders if c.is_dir() and not c.name.startswith("."))
-                # A folder that changed a moment ago may change again within the clock's resolution.
-                self._listed = (changed if time.time_ns() - changed > _SETTLED_NS else -1, names)
-            return list(names)
-        except FileNotFoundError:
-            return []
-        except OSError as err:
-            what = f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
-            raise errors.SourceError(what) from err
+        """Return the names of all indexes, in order: those here, and those on the server of a shared catalog."""
+        return list(self.indexes.rows())
 
     def holds(self, name: str) -> bool:
-        """Tell whether there is an index of that name, not just a folder in which making one was cut off."""
-        files = (stored_nodes.MANIFEST_FILE, stored_nodes.CHUNKS)
-        return name in self.names() and any((self.data_dir / INDEXES / name / file).exists() for file in files)
+        return name in self.indexes.rows()
 
     def manifest(self, name: str) -> stored_nodes.Manifest:
-        return stored_nodes.Manifest.read(self._folder(name))
+        return stored_nodes.Manifest.from_json(name, self.indexes.row(name).manifest)
 
     def embeddings(self) -> list[str]:
         """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
@@ -374,28 +366,40 @@ class IndexStorage:
     def open(self, name: str, embedding: EmbeddingModel, *, to_change: bool = False) -> StoredIndex:
         """Open an index, or a copy to read where another process holds it and it is not to be changed."""
         with self._lock:
-            if to_change and name in self._open and self._open[name].copy is not None:
+            opened = self.opened(name)
+            if to_change and opened is not None and opened.copy is not None:
                 self.shut(name)
             if name not in self._open:
-                folder = self._folder(name)
+                folder = self._prepared_folder(name)
                 try:
-                    self._open[name] = StoredIndex(folder, embedding, server=self.server)
+                    catalog = Catalog(self.indexes, name)
+                    self._open[name] = StoredIndex(folder, embedding, catalog, server=self.server)
                 except errors.StoreBusyError as err:
                     if to_change:
                         raise
-                    self._open[name] = _copy_to_read(folder, embedding, err)
+                    self._open[name] = _copy_to_read(folder, embedding, self.indexes, err)
             return self._open[name]
 
     def opened(self, name: str) -> StoredIndex | None:
-        return self._open.get(name)
+        """Return an index that is open, unless another process has removed, replaced or moved it since."""
+        index = self._open.get(name)
+        if index is None:
+            return None
+        row = self.indexes.rows().get(name)
+        if row is None or row.manifest != index.manifest_text:
+            self.shut(name)
+            return None
+        return index
 
     def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> StoredIndex:
         name = stored_nodes.check_index_name(name)
-        folder = self.data_dir / INDEXES / name
+        folder = self._folder(name)
         with self._lock:
             if self.holds(name):
                 what = f"index {name!r} exists already in {self.data_dir}, or is being made; add to it"
                 raise errors.IndexExistsError(what)
+            if (folder / stored_nodes.CHUNKS).exists():
+                raise stored_nodes.damaged(name, f"{folder} holds nodes that the catalog does not know")
             manifest = stored_nodes.Manifest(
                 name=name,
                 description=description.strip(),
@@ -405,26 +409,29 @@ class IndexStorage:
                 **asdict(chunks),
             )
             if self.server is not None:
-                stores = stored_nodes.ServerStores.choose(folder, name, self.server)
+                stores = stored_nodes.ServerStores.choose(name, self.server, stored_nodes.NO_WORDS)
                 manifest = replace(manifest, store=stored_nodes.SERVER, collection=stores.base)
-            manifest.write(folder)
+            self.indexes.create(name, manifest.to_json(), embedded=self.server is None)
             return self.open(name, embedding)
 
     def remove(self, name: str) -> None:
         with self._lock, ExitStack() as held:
-            folder = self._folder(name)
+            folder, row = self._folder(name), self.indexes.rows().get(name)
+            if row is None and not folder.exists():
+                raise errors.UnknownIndexError(errors.unknown_name("index", str(name), self.names()))
             self.shut(name)
             with edge_errors("remove the index", folder):
                 for lock in folder.rglob("*.lock"):  # another process may have it open, or change it
                     held.enter_context(FileLock(lock, blocking=False))
             with suppress(errors.StoreDamagedError):  # what it had on a server, if anything, cannot be told then
-                manifest = stored_nodes.Manifest.read(folder)
-                for collection in stored_nodes.COLLECTIONS if manifest.store == stored_nodes.SERVER else ():
-                    stored_nodes.stores_of(folder, manifest, self.server).discard(collection)
-            with edge_errors("remove the index", folder):
-                doomed = folder.with_name(f".{name}.removed")  # whole or not at all, whatever comes between
-                shutil.rmtree(doomed, ignore_errors=True)
-                shutil.rmtree(folder.replace(doomed))
+                manifest = None if row is None else stored_nodes.Manifest.from_json(name, row.manifest)
+                if manifest is not None and manifest.store == stored_nodes.SERVER:
+                    stores = stored_nodes.stores_of(folder, manifest, self.server, stored_nodes.NO_WORDS)
+                    for collection in stored_nodes.COLLECTIONS:
+                        stores.discard(collection)
+            _discard_folder(folder)
+            if row is not None:
+                self.indexes.remove(row)
 
     def shut(self, name: str) -> None:
         with self._lock:
@@ -436,14 +443,38 @@ class IndexStorage:
         with self._lock:
             for name in list(self._open):
                 self.shut(name)
+            self.indexes.close()
             if self.server is not None:
                 self.server.link.close()
 
     def _folder(self, name: str) -> Path:
-        names = self.names()
-        if name not in names:
-            raise errors.UnknownIndexError(errors.unknown_name("index", str(name), names))
-        return self.data_dir / INDEXES / name
+        return self.data_dir / FOLDER / name
+
+    def _prepared_folder(self, name: str) -> Path:
+        """Return the folder of an index, with the file that tells what it is, should the catalog be lost.
+
+        What this machine has derived from an index on a server that another one has replaced is dropped.
+        """
+        row, folder = self.indexes.row(name), self._folder(name)
+        file, manifest = folder / MANIFEST_FILE, stored_nodes.Manifest.from_json(name, row.manifest)
+        try:
+            known = file.read_text(encoding="utf-8") if file.exists() else ""
+        except (OSError, ValueError):
+            known = ""
+        if known != row.manifest:
+            if manifest.store == stored_nodes.SERVER and json.dumps(manifest.created) not in known:
+                _discard_folder(folder)
+            write_atomically(file, row.manifest.encode("utf-8", "surrogatepass"))
+        return folder
+
+
+def _discard_folder(folder: Path) -> None:
+    """Remove a folder, whole or not at all, whatever comes between."""
+    with edge_errors("remove the index", folder):
+        doomed = folder.with_name(f".{folder.name}.removed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(folder.replace(doomed))
 
 
 # Reading an index that another process holds. The engine opens a folder once, so its files are copied, at a moment when
@@ -454,7 +485,7 @@ _COPY_TRIES: Final = 5
 _ZEROS: Final = bytes(1 << 20)
 
 
-def _copy_to_read(folder: Path, embedding: EmbeddingModel, busy: Exception) -> StoredIndex:
+def _copy_to_read(folder: Path, embedding: EmbeddingModel, indexes: Indexes, busy: Exception) -> StoredIndex:
     place = tempfile.TemporaryDirectory(prefix="agentic-retriever-", ignore_cleanup_errors=True)
     with ExitStack() as undo:
         undo.callback(place.cleanup)
@@ -462,12 +493,12 @@ def _copy_to_read(folder: Path, embedding: EmbeddingModel, busy: Exception) -> S
         for number in range(_COPY_TRIES):
             copy, before = Path(place.name, str(number), folder.name), _settled(folder)
             try:
-                if before and _copied(folder, copy) and _settled(folder) == before:
-                    opened = StoredIndex(copy, embedding, copy=place)
+                if before and _copied(folder, copy, indexes) and _settled(folder) == before:
+                    opened = StoredIndex(copy, embedding, Catalog(Indexes(copy.parent), folder.name), copy=place)
                     undo.pop_all()
                     logger.warning("index %r is in use by another process; a copy of it is read", folder.name)
                     return opened
-            except (OSError, sqlite3.Error) as err:  # a file was replaced meanwhile, or there is no room
+            except OSError as err:  # a file was replaced meanwhile, or there is no room
                 busy = err
         again = f"index {folder.name!r} is being changed by another process; try again when it is done"
         raise errors.StoreBusyError(again) from busy
@@ -481,10 +512,12 @@ def _settled(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (file.st_ino, file.st_mtime_ns) for path, file in files.items()} if is_settled else {}
 
 
-def _copied(folder: Path, copy: Path) -> bool:
-    left_out = shutil.ignore_patterns("*.lock", f"{stored_nodes.CATALOG_FILE}*", ".*")
+def _copied(folder: Path, copy: Path, indexes: Indexes) -> bool:
+    left_out = shutil.ignore_patterns("*.lock", f"{CATALOG_FILE}*", ".*")
     shutil.copytree(folder, copy, ignore=left_out, copy_function=_copy_sparse)
-    _back_up(folder, copy)
+    there, manifest = Indexes(copy.parent), indexes.row(folder.name).manifest
+    copy_index_rows(indexes, folder.name, there, folder.name, manifest, embedded=True)
+    there.close()
     return True
 
 
@@ -499,14 +532,6 @@ def _copy_sparse(source: str, target: str) -> None:
         here.truncate()
 
 
-def _back_up(source: Path, target: Path) -> None:
-    with (
-        closing(sqlite3.connect(source / stored_nodes.CATALOG_FILE)) as there,
-        closing(sqlite3.connect(target / stored_nodes.CATALOG_FILE)) as here,
-    ):
-        there.backup(here)
-
-
 # Moving an index between the data directory and a Qdrant server, or copying it there under another name. Vectors are
 # read and written as they are, so nothing is embedded again. What a copy that was cut off has written is taken over, as
 # long as the index is of the same version. The source stays until the copy has been counted.
@@ -514,9 +539,7 @@ def _back_up(source: Path, target: Path) -> None:
 COPY_FILE: Final = "copy.json"
 PAGE: Final = 256
 _PASSES: Final = 3
-_NOT_COPIED: Final = frozenset(
-    {stored_nodes.MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *stored_nodes.COLLECTIONS}
-)
+_NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, *stored_nodes.COLLECTIONS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,6 +558,7 @@ class _State:
     to: str
     collection: str
     version: int
+    words: dict[str, Any] | None = None  # how those of an index that goes to a server are weighed there
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / COPY_FILE, model_bytes(asdict(self)))
@@ -544,7 +568,8 @@ class _State:
         try:
             data = json.loads((folder / COPY_FILE).read_text(encoding="utf-8"))
             # What an earlier version has written, which noted each page, may be of several versions of the index.
-            return cls(data["to"], data["collection"], -1 if "marks" in data else data["version"])
+            version = -1 if "marks" in data else data["version"]
+            return cls(data["to"], data["collection"], version, data.get("words"))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -615,35 +640,35 @@ class _Copy:
         """Let the index live where its copy is, and drop what it had."""
         old, manifest = self.source.stores, self.source.manifest
         with self.source.exclusive("documents"):
+            row = self.source.catalog.row
             self.storage.shut(self.name)
-            replace(manifest, store=self.state.to, collection=self.state.collection).write(self.folder)
+            pins = replace(manifest, store=self.state.to, collection=self.state.collection).to_json()
+            is_embedded = self.state.to == stored_nodes.EMBEDDED
+            self.storage.indexes.update(row, manifest=pins, embedded=is_embedded, words=self.state.words)
         for name in stored_nodes.COLLECTIONS:
             old.discard(name)
         (self.folder / COPY_FILE).unlink(missing_ok=True)
-        if self.state.to == stored_nodes.EMBEDDED:
-            (self.folder / SPARSE_FILE).unlink(missing_ok=True)
 
     def publish(self, folder: Path) -> None:
         """Bring the copy's folder to its place, whole."""
         for item in self.source.folder.iterdir():
-            if (
-                item.name in _NOT_COPIED
-                or item.name.startswith((stored_nodes.CATALOG_FILE, "."))
-                or item.suffix == ".lock"
-            ):
+            if item.name in _NOT_COPIED or item.name.startswith(".") or item.suffix == ".lock":
                 continue
             if item.is_dir():
                 shutil.copytree(item, self.folder / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, self.folder / item.name)
-        _back_up(self.source.folder, self.folder)
-        pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
-        pins.write(self.folder)
-        (self.folder / COPY_FILE).unlink(missing_ok=True)
         try:
+            if (folder / COPY_FILE).exists():  # of a copy that was cut off here
+                shutil.rmtree(folder)
             self.folder.rename(folder)
         except OSError as err:
             raise errors.StoreError(f"cannot rename {self.folder} to {folder}: {err.strerror or err}") from err
+        pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
+        indexes, is_embedded = self.storage.indexes, self.state.to == stored_nodes.EMBEDDED
+        copy_index_rows(indexes, self.source.name, indexes, self.name, pins.to_json(), embedded=is_embedded)
+        indexes.update(indexes.row(self.name), words=self.state.words)
+        (folder / COPY_FILE).unlink(missing_ok=True)
 
     def _target_stores(self) -> stored_nodes.IndexStores:
         """Say where the copy goes; what a given-up copy left there is taken over or removed."""
@@ -659,17 +684,18 @@ class _Copy:
             what = "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
             raise errors.ConfigError(what)
         if not self.state.collection:
-            self.state.collection = stored_nodes.ServerStores.choose(self.folder, self.name, server).base
+            self.state.collection = stored_nodes.ServerStores.choose(self.name, server, stored_nodes.NO_WORDS).base
             self.state.save(self.folder)
-        return stored_nodes.ServerStores(server, self.state.collection, self.folder)
+        if self.state.words is None:
+            self.state.words = asdict(fitted_words(self.source))
+            self.state.save(self.folder)
+        return stored_nodes.ServerStores(server, self.state.collection, stored_nodes.FixedWords(self.state.words))
 
     def _collection(self, name: str) -> None:
         dimension = self.source.manifest.dimension
         with ExitStack() as stack:
             if name == stored_nodes.CHUNKS:
                 there: NodeStore = self.source.vector_store
-                if self.to == stored_nodes.SERVER and SparseBM25.load(self.folder) is None:
-                    fitted_words(self.source).save(self.folder)
             else:
                 there = stack.enter_context(self.source.stores.open(name, dimension))
             here = stack.enter_context(self.stores.open(name, dimension))

@@ -11,11 +11,14 @@ from pathlib import Path
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever import ingestion
+from agentic_retriever.catalog.contents import CatalogEntry
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
-from agentic_retriever.indices.stored_nodes import CatalogEntry, vector_checksums
+from agentic_retriever.indices.stored_nodes import vector_checksums
+from agentic_retriever.ingestion.chunking import count_tokens
+from agentic_retriever.ingestion.documents import clean_text
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text, plain_metadata, unit_vectors
 
@@ -188,7 +191,7 @@ class Indexer:
         pairs = zip(nodes, vectors, strict=True)
         ready = [node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs]
         catalog, store = self._index.catalog, self._index.vector_store
-        with self._index.exclusive("documents"):
+        with self._index.exclusive("documents", *(entry.doc_id for entry, _ in pending)):
             ids = [(entry, [node.node_id for node in group]) for entry, group in pending]
             catalog.begin(ids)
             if ready:
@@ -199,14 +202,15 @@ class Indexer:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
                 sums = vector_checksums(unit_vectors(ready)) if ready else []
-                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)))
+                facts = {node.node_id: node_facts(node, i) for _, group in pending for i, node in enumerate(group)}
+                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)), facts)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:
             return
         catalog = self._index.catalog
-        with self._index.exclusive("documents"):
+        with self._index.exclusive("documents", *doc_ids):
             node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
             catalog.begin_removal(doc_ids)
             if node_ids:
@@ -219,3 +223,22 @@ class Indexer:
         self._index.vector_store.flush()
         report, self._report = self._report, IngestReport()
         return report
+
+
+def node_facts(node: TextNode, position: int) -> dict[str, object]:
+    """Return what the catalog has of a node, as its columns."""
+    known, text = node.metadata, clean_text(node.text)
+    pages = known.get("page_numbers") or [page for page in [known.get("page")] if page is not None]
+    articles = known.get("article_number", "")
+    return {
+        "position": position,
+        "content": text,
+        "content_hash": str(known.get("content_hash") or hashlib.sha256(text.encode()).hexdigest()),
+        "page_numbers": list(pages) if isinstance(pages, (list, tuple)) else [pages],
+        "section_title": str(known.get("section", "")).rpartition(" > ")[2],
+        "article_number": ", ".join(map(str, articles)) if isinstance(articles, list) else str(articles),
+        "heading_hierarchy": list(known.get("heading_hierarchy") or ()),
+        "char_count": len(text),
+        "token_count": count_tokens(text),
+        "chunk_type": str(known.get("chunk_type", "")),
+    }

@@ -308,7 +308,11 @@ def server_words(index: StoredNodes) -> ServerWords | None:
     from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
 
     store = index.vector_store
-    return store.words if isinstance(store, QdrantServerVectorStore) else None
+    words = store.words if isinstance(store, QdrantServerVectorStore) else None
+    held = index.catalog.row.words
+    if words is not None and held is not None and held != index.words_seen:  # another process has decided anew
+        words.sparse, index.words_seen = SparseBM25.from_dict(held), held
+    return words
 
 
 def fitted_words(index: StoredNodes) -> SparseBM25:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import shutil
-import sqlite3
-import threading
 import unicodedata
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +24,11 @@ from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
 
 from agentic_retriever import errors
+from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.ingestion import ChunkSettings, SourceDocument
-from agentic_retriever.json_files import model_bytes, write_atomically
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.json_files import model_bytes
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_store import PAGE, NodeStore
 from agentic_retriever.stores.sparse import SparseBM25
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-MANIFEST_FILE = "manifest.json"
 EMBEDDED = "embedded"
 SERVER = "server"
 
@@ -54,32 +51,6 @@ KNOWN_NODES = 100_000  # most nodes of an index on a server that are read to lea
 _LOCK_PATIENCE_S = 60.0
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}", re.UNICODE)
 
-CATALOG_FILE = "catalog.sqlite"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-INSERT OR IGNORE INTO meta VALUES ('version', 0);
-CREATE TABLE IF NOT EXISTS documents (
-    doc_id TEXT PRIMARY KEY, source TEXT NOT NULL, root TEXT NOT NULL, kind TEXT NOT NULL, title TEXT NOT NULL,
-    metadata TEXT NOT NULL, text TEXT NOT NULL, content_hash TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS documents_root ON documents (root);
-CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS nodes_doc ON nodes (doc_id);
-CREATE TABLE IF NOT EXISTS checksums (node_id TEXT PRIMARY KEY, checksum INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_DROP_NODES = (
-    "DELETE FROM checksums WHERE node_id IN (SELECT node_id FROM nodes WHERE doc_id = ?)",
-    "DELETE FROM nodes WHERE doc_id = ?",
-)
-_RAISE_VERSION = "UPDATE meta SET value = value + 1 WHERE key = 'version'"
-_COUNTS = (
-    "SELECT (SELECT COUNT(*) FROM documents), (SELECT COUNT(*) FROM nodes),"
-    " (SELECT COUNT(*) FROM documents WHERE content_hash = ''),"
-    " (SELECT COUNT(*) FROM nodes JOIN documents USING (doc_id) WHERE content_hash != '')"
-)
-_ADDING = "adding "
-_DOCUMENT = "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"
-
 
 def damaged(name: str, what: str) -> errors.StoreDamagedError:
     return errors.StoreDamagedError(
@@ -90,7 +61,7 @@ def damaged(name: str, what: str) -> errors.StoreDamagedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What is fixed for the life of an index, in one small JSON file beside it."""
+    """What is fixed for the life of an index: in the catalog, and in a small file beside its vectors."""
 
     name: str
     description: str
@@ -104,20 +75,19 @@ class Manifest:
     store: str = EMBEDDED
     collection: str = ""
 
-    def write(self, folder: Path) -> None:
-        write_atomically(folder / MANIFEST_FILE, model_bytes(asdict(self)))
+    def to_json(self) -> str:
+        return model_bytes(asdict(self)).decode()
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        path = folder / MANIFEST_FILE
+    def from_json(cls, name: str, text: str) -> Manifest:
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(text)
             version = data["format"]
             manifest = cls(**data) if version == FORMAT else None
-        except (OSError, ValueError, TypeError, KeyError) as err:
-            raise damaged(folder.name, f"{path} is missing or not a manifest") from err
+        except (ValueError, TypeError, KeyError) as err:
+            raise damaged(name, "what the catalog has for its manifest is none") from err
         if manifest is None:
-            raise damaged(folder.name, f"{path} has format {version}, this version reads {FORMAT}")
+            raise damaged(name, f"its manifest has format {version}, this version reads {FORMAT}")
         return manifest
 
     @property
@@ -175,22 +145,64 @@ class StoreServer:
         return cls(QdrantLink.from_config(config), config.qdrant_prefix)
 
 
+class Words(Protocol):
+    """Keeps how the words of an index on a server are weighed."""
+
+    def load(self) -> SparseBM25 | None: ...
+    def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogWords:
+    """Kept in the catalog, so that all machines weigh alike."""
+
+    _catalog: Catalog
+
+    def load(self) -> SparseBM25 | None:
+        held = self._catalog.row.words
+        return None if held is None else SparseBM25.from_dict(held)
+
+    def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25:
+        """Keep what is new, or what replaces what is known; the first of several machines decides."""
+        indexes, row = self._catalog.indexes, self._catalog.row
+        if known is not None:
+            indexes.update(row, words=asdict(sparse))
+            return sparse
+        return SparseBM25.from_dict(indexes.settle_words(row, asdict(sparse)))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWords:
+    """Kept by whoever made it, such as a copy under way."""
+
+    _held: Mapping[str, Any] | None = None
+
+    def load(self) -> SparseBM25 | None:
+        return None if self._held is None else SparseBM25.from_dict(self._held)
+
+    def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25:  # noqa: ARG002 - of the protocol
+        return sparse
+
+
+NO_WORDS: Final = FixedWords()
+
+
 @dataclass(frozen=True, slots=True)
 class ServerStores:
-    """Collections on a server, used by several processes at a time; the folder keeps how words are weighed there."""
+    """Collections on a server, used by several processes at a time."""
 
     _server: StoreServer
     base: str
-    _folder: Path
+    _words: Words
     is_remote: ClassVar[bool] = True
 
     @classmethod
-    def choose(cls, folder: Path, name: str, server: StoreServer) -> ServerStores:
-        stores = cls(server, f"{server.prefix}{name}", folder)
+    def choose(cls, name: str, server: StoreServer, words: Words) -> ServerStores:
+        stores = cls(server, f"{server.prefix}{name}", words)
         if stores.exists(CHUNKS):
             raise errors.IndexExistsError(
                 f"Qdrant at {server.link.address} has a collection {stores._name_of(CHUNKS)!r} already, from another "
-                "data directory perhaps; set qdrant_prefix to another text, or use another name"
+                "catalog perhaps; set qdrant_prefix to another text, or use another name"
             )
         return stores
 
@@ -208,8 +220,8 @@ class ServerStores:
             self._name_of(name),
             dimension,
             keywords=has_words,
-            sparse=SparseBM25.load(self._folder) if has_words else None,
-            on_fitted=lambda sparse: sparse.save(self._folder),
+            sparse=self._words.load() if has_words else None,
+            on_fitted=self._words.keep,
             must_exist=must_exist,
         )
 
@@ -230,7 +242,7 @@ class ServerStores:
 IndexStores: TypeAlias = EmbeddedStores | ServerStores
 
 
-def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> IndexStores:
+def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None, words: Words) -> IndexStores:
     """Return where the nodes of an index live, as its manifest says."""
     if manifest.store == EMBEDDED:
         return EmbeddedStores(folder)
@@ -241,189 +253,24 @@ def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> I
             f"index {manifest.name!r} lives on a Qdrant server, in the collections {manifest.collection}-...; set "
             "QDRANT_URL (setting qdrant_url) to that server, and QDRANT_API_KEY if it wants a key"
         )
-    return ServerStores(server, manifest.collection, folder)
-
-
-class CatalogEntry(NamedTuple):
-    """One document as the catalog knows it; ``content_hash`` is empty while it is being written."""
-
-    doc_id: str
-    source: str
-    root: str
-    kind: str
-    title: str
-    metadata: Mapping[str, Any]
-    text: str
-    content_hash: str
-
-    @property
-    def is_altered(self) -> bool:
-        """Whether a document that was read from a source is not what its hash says; nodes were added as they are."""
-        fields = {name: getattr(self, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
-        _, colon, digest = self.content_hash.partition(":")
-        return bool(colon) and SourceDocument(**fields).content_hash != digest
+    return ServerStores(server, manifest.collection, words)
 
 
 def vector_checksums(vectors: npt.NDArray[np.float32]) -> list[int]:
     return [zlib.crc32(row.tobytes()) for row in vectors]
 
 
-class CatalogCounts(NamedTuple):
-    documents: int
-    nodes: int
-    unfinished: int  # documents whose writing was cut off
-    finished_nodes: int  # nodes of finished documents
-
-
-class Catalog:
-    """Which documents an index holds, their texts and nodes, and the version of the whole; usable from many threads.
-
-    It is written around every change of the vector store: first the intent (the document without its content hash, and
-    the node ids it is about to get), last the confirmation. A process killed in between leaves documents without a
-    hash, which the next run writes again under the same ids.
-    """
-
-    def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
-        self._name = name
-        self._shared = shared
-        self._pid = os.getpid()
-        self._path = folder / CATALOG_FILE
-        self._lock = threading.RLock()
-        self._version: int | None = None
-        with self._guard(), ExitStack() as undo:
-            # isolation_level=None: transactions are opened by name in _write, and never by surprise.
-            connection = sqlite3.connect(self._path, timeout=5.0, check_same_thread=False, isolation_level=None)
-            undo.callback(connection.close)
-            connection.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; {_SCHEMA}")
-            undo.pop_all()
-            self._connection = connection
-
-    def version(self) -> int:
-        """Return the version, which grows with every confirmed change."""
-        if self._version is None or self._shared:
-            self._version = int(self._read("SELECT value FROM meta WHERE key = 'version'")[0][0])
-        return self._version
-
-    def counts(self) -> CatalogCounts:
-        return CatalogCounts(*self._read(_COUNTS)[0])
-
-    def get(self, doc_id: str) -> CatalogEntry | None:
-        rows = self._read(f"{_DOCUMENT} WHERE doc_id = ?", (doc_id,))
-        return CatalogEntry(*rows[0])._replace(metadata=json.loads(rows[0][5])) if rows else None
-
-    def documents(self) -> Iterator[CatalogEntry]:
-        return (entry for entry in map(self.get, self.doc_ids()) if entry is not None)
-
-    def doc_ids(self, *, root: str | None = None) -> list[str]:
-        """Return the ids of all documents, or of those that came from one root, in order."""
-        if root is None:
-            return [row[0] for row in self._read("SELECT doc_id FROM documents ORDER BY doc_id")]
-        return [row[0] for row in self._read("SELECT doc_id FROM documents WHERE root = ? ORDER BY doc_id", (root,))]
-
-    def node_ids(self, doc_id: str) -> list[str]:
-        """Return the ids of a document's nodes, intended ones included, in order."""
-        return [row[0] for row in self._read("SELECT node_id FROM nodes WHERE doc_id = ? ORDER BY node_id", (doc_id,))]
-
-    def begin_source(self, root: str) -> None:
-        """Note that a file or folder is being added, until :meth:`end_source`."""
-        with self._write() as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, 0)", (_ADDING + root,))
-
-    def end_source(self, root: str) -> None:
-        with self._write() as connection:
-            connection.execute("DELETE FROM meta WHERE key = ?", (_ADDING + root,))
-
-    def unfinished_sources(self) -> list[str]:
-        """Return the files and folders whose adding was cut off."""
-        rows = self._read("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", (f"{_ADDING}%",))
-        return [key.removeprefix(_ADDING) for (key,) in rows]
-
-    def begin(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
-        """Note that these documents are about to get these nodes."""
-        with self._write() as connection:
-            for entry, node_ids in documents:
-                self._put(connection, entry._replace(content_hash=""), node_ids)
-
-    def confirm(
-        self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]], checksums: Mapping[str, int] | None = None
-    ) -> None:
-        """Note that documents now have exactly these nodes, whose vectors may be as before; raise the version."""
-        with self._write() as connection:
-            for entry, node_ids in documents:
-                for drop in _DROP_NODES[checksums is None :]:
-                    connection.execute(drop, (entry.doc_id,))
-                self._put(connection, entry, node_ids)
-            connection.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?)", (checksums or {}).items())
-            connection.execute(_RAISE_VERSION)
-
-    def checksums(self) -> dict[str, int]:
-        """Return the checksum of each node's vector; those that earlier versions wrote have none."""
-        return dict(self._read("SELECT node_id, checksum FROM checksums"))
-
-    @staticmethod
-    def _put(connection: sqlite3.Connection, entry: CatalogEntry, node_ids: Sequence[str]) -> None:
-        metadata = json.dumps(dict(entry.metadata), ensure_ascii=False, default=str)
-        row = (*entry[:5], metadata, *entry[6:])
-        connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(i, entry.doc_id) for i in node_ids])
-
-    def begin_removal(self, doc_ids: Sequence[str]) -> None:
-        with self._write() as connection:
-            connection.executemany("UPDATE documents SET content_hash = '' WHERE doc_id = ?", [(i,) for i in doc_ids])
-
-    def confirm_removal(self, doc_ids: Sequence[str]) -> None:
-        """Note that these documents and their nodes are gone, and raise the version."""
-        with self._write() as connection:
-            for drop in (*_DROP_NODES, "DELETE FROM documents WHERE doc_id = ?"):
-                connection.executemany(drop, [(i,) for i in doc_ids])
-            connection.execute(_RAISE_VERSION)
-
-    def close(self) -> None:
-        with self._lock:
-            self._version = None
-            self._connection.close()
-
-    def _read(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        with self._guard():
-            return self._connection.execute(sql, values).fetchall()
-
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._guard():
-            connection = self._connection
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-                self._version = None
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        if self._pid != os.getpid():
-            raise errors.StoreClosedError(f"index {self._name!r} was opened before a fork; open it after forking")
-        with self._lock:
-            try:
-                yield
-            except sqlite3.ProgrammingError as err:  # what a closed connection answers with
-                raise errors.StoreClosedError(f"index {self._name!r} is closed; open it again") from err
-            except sqlite3.OperationalError as err:
-                what = f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
-                raise errors.StoreError(what) from err
-            except sqlite3.DatabaseError as err:
-                raise damaged(self._name, f"{self._path} is not a readable catalog") from err
-
-
 class StoredNodes:
     """The nodes of an index with their catalog, opened together and held against each other, or made new."""
 
-    def __init__(self, folder: Path, embedding: EmbeddingModel, server: StoreServer | None = None) -> None:
+    def __init__(
+        self, folder: Path, embedding: EmbeddingModel, catalog: Catalog, server: StoreServer | None = None
+    ) -> None:
         self.folder: Path = folder
-        self.manifest = Manifest.read(folder)
-        self.name = self.manifest.name
+        self.catalog = catalog
+        self.name = catalog.name
+        self.manifest_text = catalog.row.manifest
+        self.manifest = Manifest.from_json(self.name, self.manifest_text)
         self.description = self.manifest.description
         self.created = self.manifest.created
         self.embedding = embedding
@@ -432,7 +279,8 @@ class StoredNodes:
                 f"index {self.name!r} was built with the embedding model {self.manifest.embedding!r}, the router uses "
                 f"{embedding.name!r}; set embedding_model to the first, or build the index again under the second"
             )
-        self.stores = stores_of(folder, self.manifest, server)
+        self.stores = stores_of(folder, self.manifest, server, CatalogWords(catalog))
+        self.words_seen = catalog.row.words
         self._counted = (-1, 0)
         self._locks: dict[str, FileLock] = {}
         is_new = not self.stores.exists(CHUNKS)
@@ -440,10 +288,6 @@ class StoredNodes:
         self.vector_store: NodeStore = self.stores.open(CHUNKS, self.manifest.dimension, must_exist=not is_new)
         with ExitStack() as undo:
             undo.callback(self.vector_store.close)
-            if not is_new and not (folder / CATALOG_FILE).exists() and self.vector_store.count():
-                raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
-            self.catalog = Catalog(folder, self.name, shared=self.is_remote)
-            undo.callback(self.catalog.close)
             self._check_counts(is_new=is_new)
             undo.pop_all()
 
@@ -496,18 +340,22 @@ class StoredNodes:
                 raise damaged(self.name, what)
 
     @contextmanager
-    def exclusive(self, what: str) -> Iterator[None]:
-        """Keep other processes from changing a part of an index that they share; an embedded one has none."""
-        if not self.is_remote:
-            yield
-            return
-        lock = self._locks.setdefault(what, FileLock(self.folder / f"{what}.lock", thread_local=False))
-        try:
-            held = lock.acquire(timeout=_LOCK_PATIENCE_S)
-        except Timeout as err:
-            busy = f"another process is changing the {what} of index {self.name!r}; try again when it is done"
-            raise errors.StoreBusyError(busy) from err
-        with held:
+    def exclusive(self, what: str, *parts: str) -> Iterator[None]:
+        """Keep others from changing a part of an index on a server, or some documents of it.
+
+        Where the catalog is a file, processes wait for all of the part.
+        """
+        indexes, busy = self.catalog.indexes, f"the {what} of index {self.name!r}; try again when it is done"
+        with ExitStack() as held:
+            try:
+                if self.is_remote and indexes.database.address.is_shared:
+                    row = self.catalog.row
+                    held.enter_context(indexes.locked(row, what, parts, timeout_s=_LOCK_PATIENCE_S))
+                elif self.is_remote:
+                    lock = self._locks.setdefault(what, FileLock(self.folder / f"{what}.lock", thread_local=False))
+                    held.enter_context(lock.acquire(timeout=_LOCK_PATIENCE_S))
+            except (Timeout, errors.StoreBusyError) as err:
+                raise errors.StoreBusyError(f"another process is changing {busy}") from err
             yield
 
     def close(self) -> None:

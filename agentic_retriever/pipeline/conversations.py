@@ -123,7 +123,7 @@ def _last_question(turns: Sequence[Turn], near: Nearness | None) -> str:
     """Return what was asked last, which may have been a follow-up itself."""
     last = ""
     for turn in turns:
-        last = turn.understood_as or stand_alone(turn.query[:MAX_TURN_CHARS], last, near=near)
+        last = (turn.understood_as or stand_alone(turn.query[:MAX_TURN_CHARS], last, near=near))[:MAX_TURN_CHARS]
     return last
 
 

@@ -25,6 +25,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever import errors, retrievers, routing, schema
 from agentic_retriever.cache import SingleFlightCache, cache_key
+from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.embeddings.model import Vector, embedding_time_s
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
@@ -34,7 +35,6 @@ from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, worth_keeping
 from agentic_retriever.pipeline.conversations import Conversations, checked_turns, meaning, nearness
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
-from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
 from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
@@ -74,6 +74,11 @@ class Question:
     turns: tuple[schema.Turn, ...] = ()  # what was said before it, instead of what is remembered
     conversation_id: str = ""
     user_id: str = ""
+
+    @property
+    def asker(self) -> dict[str, str]:
+        """Return what the history keeps of who asked."""
+        return {"user_id": self.user_id, "conversation_id": self.conversation_id}
 
     def shown(self) -> dict[str, object]:
         """Return what handlers of spans see of it."""
@@ -298,7 +303,8 @@ class Pipeline:
         except Exception as err:  # whatever it is belongs in the history; it is raised again
             if self.log is not None:
                 query_id, timings = self.new_id(), run.spending.timings_ms()
-                self.log.record_answer(None, error=err, query=query, query_id=query_id, timings_ms=timings)
+                known: dict[str, Any] = {"query_id": query_id, "timings_ms": timings, "asker": run.question.asker}
+                self.log.record_answer(None, error=err, query=query, **known)
             raise
 
     def _hand_out(self, run: _Run, answer: schema.Answer, traced: Span | None, *, cached: bool) -> schema.Answer:
@@ -316,7 +322,7 @@ class Pipeline:
             # A cached answer cost nothing, whoever might have written it.
             asked = None if cached else self.resources.model
             usd = None if asked is None else asked.costs(done.usage.tiers).cloud_only_usd
-            self.log.record_answer(done, cloud_only_usd=usd)
+            self.log.record_answer(done, cloud_only_usd=usd, asker=run.question.asker)
         if traced is not None:
             response = as_response(done)
             traced.finish(response, QueryEndEvent(query=run.question.query, response=response))

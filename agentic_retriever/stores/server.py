@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from agentic_retriever.stores.sparse import SparseBM25, SparseRow
 from agentic_retriever.threads import DeadlineCaller, Workers
 
 T = TypeVar("T")
+OnFitted: TypeAlias = Callable[[SparseBM25, SparseBM25 | None], SparseBM25]
 
 TIMEOUT_S: Final = 10.0  # for one call with all its retries; a search of a million vectors needs far less
 _TRIES: Final = 3
@@ -308,7 +309,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         *,
         keywords: bool = False,
         sparse: SparseBM25 | None = None,
-        on_fitted: Callable[[SparseBM25], None] | None = None,
+        on_fitted: OnFitted | None = None,
         must_exist: bool = False,
     ) -> None:
         """Describe the store.
@@ -319,7 +320,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             dimension: Length of the vectors; by default what is stored, or what the first vectors have.
             keywords: Whether words can be searched too, by sparse vectors.
             sparse: How texts become sparse vectors; by default as suits the first nodes.
-            on_fitted: Is told how, once that is decided or changed.
+            on_fitted: Is told how, once that is decided or changed, and how before; what it returns holds.
             must_exist: Whether a collection that is not there is damage, and not one to be made.
         """
         client = _CollectionClient(link, collection_name, must_exist=must_exist)
@@ -502,7 +503,7 @@ class ServerWords:
         self,
         store: QdrantServerVectorStore,
         sparse: SparseBM25 | None = None,
-        on_fitted: Callable[[SparseBM25], None] | None = None,
+        on_fitted: OnFitted | None = None,
     ) -> None:
         self._store = store
         self._on_fitted = on_fitted
@@ -555,8 +556,7 @@ class ServerWords:
         """Make the sparse vectors of some texts; the first texts decide how, unless that is known."""
         sparse = self.sparse
         if sparse is None:
-            sparse = SparseBM25.fitted(texts)
-            self._keep(sparse)
+            sparse = self._keep(SparseBM25.fitted(texts))
         return [_sparse_vector(sparse.document(text)) for text in texts]
 
     def revise(self, sparse: SparseBM25, on_done: Callable[[int], None] = lambda _done: None) -> None:
@@ -580,10 +580,9 @@ class ServerWords:
     def _unit(self, vector: Sequence[float]) -> Vectors:
         return points.unit_vector(vector, self._store.dimension)
 
-    def _keep(self, sparse: SparseBM25) -> None:
-        if self._on_fitted is not None:
-            self._on_fitted(sparse)
-        self.sparse = sparse
+    def _keep(self, sparse: SparseBM25) -> SparseBM25:
+        self.sparse = sparse if self._on_fitted is None else self._on_fitted(sparse, self.sparse)
+        return self.sparse
 
 
 def _sparse_vector(row: SparseRow) -> models.SparseVector:

@@ -1,4 +1,3 @@
-import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -181,10 +180,10 @@ def test_a_damaged_view_is_made_again(storage, index, damage):
     folder = index.folder
     storage.close()
     if damage == "state":
-        (folder / "leaves-state" / "documents.json").write_text("{}")
+        with storage.indexes.changing() as connection:
+            connection.exec_driver_sql("UPDATE agentic_retriever_views SET state = '{}' WHERE name = 'leaves'")
     elif damage == "header":
-        manifest = folder / "leaves-state" / "manifest.json"
-        manifest.write_text(json.dumps({"header": {"version": 99}}))
+        storage.indexes.update(storage.indexes.row("docs"), views={"leaves": {"version": 99}})
     elif damage == "collection":
         (folder / "leaves" / "collection.json").unlink()
     else:

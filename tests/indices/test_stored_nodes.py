@@ -10,6 +10,10 @@ from llama_index.core.schema import Document, TextNode
 from waiting import in_threads
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
+from agentic_retriever.catalog.address import CATALOG_FILE, Address
+from agentic_retriever.catalog.contents import Catalog, CatalogCounts, CatalogEntry
+from agentic_retriever.catalog.indexes import Indexes
+from agentic_retriever.catalog.takeover import MANIFEST_FILE
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
 from agentic_retriever.indices import Indexer, stored_nodes
 from agentic_retriever.indices.index import copy_index
@@ -19,22 +23,30 @@ from agentic_retriever.testing import FakeEmbedding
 
 
 def entry(doc_id, *, root="/r", text="text", content_hash="h1"):
-    return stored_nodes.CatalogEntry(
+    return CatalogEntry(
         doc_id=doc_id, source=f"{root}/{doc_id}", root=root, kind="txt", title="T",
         metadata={"year": 2020, "tags": ["a"]}, text=text, content_hash=content_hash,
     )  # fmt: skip
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request, tmp_path):
+    """Where a catalog is made: a file, or a schema of a server where one answers."""
+    file = Address.in_folder(tmp_path)
+    return file if request.param == "sqlite" else Address.of(request.getfixturevalue("postgres_url"))
+
+
 @pytest.fixture
-def catalog(tmp_path):
-    opened = stored_nodes.Catalog(tmp_path, "test")
-    yield opened
-    opened.close()
+def catalog(tmp_path, address):
+    indexes = Indexes(tmp_path, address)
+    indexes.create("test", manifest(name="test").to_json(), embedded=True)
+    yield Catalog(indexes, "test")
+    indexes.close()
 
 
 def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_removed_in_two_steps(catalog):
     catalog.begin([(entry("a"), ["n1"])])
-    assert catalog.counts() == stored_nodes.CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
+    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
     assert catalog.get("a").content_hash == ""
     assert catalog.version() == 0
     document = entry("a", text="ข้อความ \U0001f600 \n")
@@ -56,7 +68,7 @@ def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_
     assert catalog.counts().unfinished == 1
     catalog.confirm_removal(["a"])
     assert catalog.doc_ids() == ["b"]
-    assert catalog.counts() == stored_nodes.CatalogCounts(documents=1, nodes=1, unfinished=0, finished_nodes=1)
+    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=0, finished_nodes=1)
     for doc_id, root in (("a", "/x"), ("b", "/y"), ("c", "/x")):
         catalog.confirm([(entry(doc_id, root=root), [])])
     assert catalog.doc_ids(root="/x") == ["a", "c"]
@@ -77,19 +89,19 @@ def test_a_forked_child_writes_nothing(catalog):
     assert (catalog.version(), catalog.doc_ids()) == (0, [])
 
 
-def test_state_survives_reopening_and_garbage_is_damage(tmp_path):
-    first = stored_nodes.Catalog(tmp_path, "test")
-    first.confirm([(entry("a"), ["n1"])])
-    first.close()
-    first.close()
+def test_state_survives_reopening_and_garbage_is_damage(tmp_path, catalog):
+    catalog.confirm([(entry("a"), ["n1"])])
+    catalog.close()
+    catalog.close()
     with pytest.raises(errors.StoreClosedError, match="'test' is closed"):
-        first.version()
-    again = stored_nodes.Catalog(tmp_path, "test")
+        catalog.version()
+    catalog.indexes.close()
+    again = Catalog(Indexes(tmp_path, catalog.indexes.database.address), "test")
     assert (again.version(), again.doc_ids()) == (1, ["a"])
-    again.close()
-    (tmp_path / stored_nodes.CATALOG_FILE).write_bytes(b"this is no database " * 100)
-    with pytest.raises(errors.StoreDamagedError, match="'test' is damaged"):
-        stored_nodes.Catalog(tmp_path, "test")
+    again.indexes.close()
+    (tmp_path / CATALOG_FILE).write_bytes(b"this is no database " * 100)
+    with pytest.raises(errors.StoreDamagedError, match="is damaged; move it away and add the sources"):
+        Catalog(Indexes(tmp_path), "test")
 
 
 def test_a_failed_write_changes_nothing_and_threads_share_one_catalog(catalog):
@@ -116,21 +128,14 @@ def manifest(**changes):
     return stored_nodes.Manifest(**{**pins, **changes})
 
 
-def test_a_manifest_comes_back_and_one_that_is_later_missing_or_unreadable_says_so(tmp_path):
-    manifest(description="โฉนด").write(tmp_path)
-    assert stored_nodes.Manifest.read(tmp_path) == manifest(description="โฉนด")
-    assert [p.name for p in tmp_path.iterdir()] == [stored_nodes.MANIFEST_FILE]
-    manifest().write(tmp_path)
-    path = tmp_path / stored_nodes.MANIFEST_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+def test_a_manifest_comes_back_and_one_that_is_none_says_so():
+    text = manifest(description="โฉนด").to_json()
+    assert stored_nodes.Manifest.from_json("n", text) == manifest(description="โฉนด")
     with pytest.raises(errors.StoreDamagedError, match="format 99, this version reads 1"):
-        stored_nodes.Manifest.read(tmp_path)
-    path.unlink()
-    for content in (None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"):
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(errors.StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
-            stored_nodes.Manifest.read(tmp_path)
+        stored_nodes.Manifest.from_json("n", json.dumps({**json.loads(text), "format": 99}))
+    for content in ("", "{", "[]", "{}", '{"format": 1}', "null"):
+        with pytest.raises(errors.StoreDamagedError, match=r"'n' is damaged.*is none; remove it .*index remove n"):
+            stored_nodes.Manifest.from_json("n", content)
 
 
 def test_good_names_one_form_of_each_and_those_that_are_no_safe_folder():
@@ -185,6 +190,11 @@ def folder(tmp_path):
             f"# {name}\n\nThe {name} document tells of {name} things.\n", encoding="utf-8"
         )
     return folder
+
+
+def execute(index, sql):
+    with index.catalog.indexes.changing() as connection:
+        connection.exec_driver_sql(sql)
 
 
 def doc_ids_in_store(index):
@@ -322,11 +332,11 @@ def test_texts_and_vectors_that_are_not_what_was_added_are_damage(storage, index
     index.vector_store.add([node.model_copy(update={"embedding": embedding.embed_query("other").tolist()})])
     with pytest.raises(errors.StoreDamagedError, match="vectors of 1 nodes or more are not those"):
         index.check_contents()
-    index.catalog._read("UPDATE documents SET text = 'One' WHERE doc_id = 'one'")
+    execute(index, "UPDATE agentic_retriever_documents SET text = 'One' WHERE doc_id = 'one'")
     with pytest.raises(errors.StoreDamagedError, match="text of 1 documents is not what was added, as of 'one'"):
         index.check_contents()
-    index.catalog._read("UPDATE documents SET text = 'one' WHERE doc_id = 'one'")
-    index.catalog._read("DELETE FROM checksums")  # as earlier versions had none
+    execute(index, "UPDATE agentic_retriever_documents SET text = 'one' WHERE doc_id = 'one'")
+    execute(index, "UPDATE agentic_retriever_nodes SET checksum = NULL")  # as earlier versions had none
     index.check_contents()
 
 
@@ -399,15 +409,13 @@ def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(sto
     assert again.profile().nodes == 2
 
 
-@pytest.mark.parametrize("lost", ["manifest.json", "catalog.sqlite", "chunks"])
+@pytest.mark.parametrize("lost", ["catalog.sqlite", "indexes/docs/chunks", "indexes/docs"])
 def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embedding, folder, lost):
     Indexer(index).add_path(folder)
-    place = index.folder
     storage.close()
-    for path in sorted([place / lost, *(place / lost).rglob("*")], reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    for extra in place.glob("catalog.sqlite-*"):
-        extra.unlink()
+    for path in [storage.data_dir / lost, *storage.data_dir.glob(f"{lost}-*")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert storage.names() == ["docs"]
     with pytest.raises(errors.StoreDamagedError, match="index remove"):
         storage.open("docs", embedding)
     storage.remove("docs")
@@ -487,13 +495,13 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     assert list((storage.data_dir / "indexes").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "left", [[], [stored_nodes.CHUNKS], [stored_nodes.MANIFEST_FILE], [stored_nodes.MANIFEST_FILE, stored_nodes.CHUNKS]]
-)
+@pytest.mark.parametrize("left", [[], [stored_nodes.CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, stored_nodes.CHUNKS]])
 def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
     with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
         router.add_index("docs", [Document(id_="a", text="one")], description="docs")
     folder = tmp_path / "indexes" / "docs"
+    for item in tmp_path.glob("catalog.sqlite*"):
+        item.unlink()
     for item in folder.iterdir():
         if item.name == stored_nodes.CHUNKS:
             shutil.rmtree(item)
@@ -515,7 +523,7 @@ import os, signal, sys, traceback
 from llama_index.core.schema import Document
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import Indexer, IndexStorage, ingest
-from agentic_retriever.indices.stored_nodes import Catalog
+from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore as Store
 from agentic_retriever.testing import FakeEmbedding

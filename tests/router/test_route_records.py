@@ -23,6 +23,7 @@ from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
 
 from agentic_retriever import Budget, Strategy, errors
+from agentic_retriever.catalog.entries import entry_of
 from agentic_retriever.llm import LLMClient, TieredClient
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
@@ -35,7 +36,6 @@ from agentic_retriever.pipeline.answers import (
 )
 from agentic_retriever.pipeline.query import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
-from agentic_retriever.querylog.records import entry_of
 from agentic_retriever.retrievers import SearchResult
 from agentic_retriever.retrievers.base import RetrievedNode
 from agentic_retriever.schema import Answer, Degradation, Tier, TierUsage

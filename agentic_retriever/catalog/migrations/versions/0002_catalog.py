@@ -34,6 +34,7 @@ def upgrade() -> None:
         *_counts("version"),
         *_texts("adding", "[]"),
         sa.Column("words", sa.Text),
+        *_texts("views", "{}"),
         sa.UniqueConstraint("home", "name"),
     )
     op.create_table(
@@ -81,6 +82,12 @@ def upgrade() -> None:
         *_counts("char_count token_count"),
         *_texts("chunk_type"),
         sa.Column("checksum", sa.BigInteger),
+    )
+    op.create_table(
+        f"{_P}views",
+        _key("index_id", _NUMBER, "indexes.id", primary_key=True),
+        sa.Column("name", sa.String(40), primary_key=True),
+        sa.Column("state", sa.Text, nullable=False),
     )
     _extend_history()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from log_material import EPOCH, answer, entry, opened, route, write
 
+from agentic_retriever.catalog.address import Address
+from agentic_retriever.catalog.history import QueryLog, open_query_log
+from agentic_retriever.catalog.log_database import hash_of
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
-from agentic_retriever.querylog import QueryLog, open_query_log
-from agentic_retriever.querylog.database import hash_of
-from agentic_retriever.querylog.records import Address
 from agentic_retriever.schema import Degradation
 
 CANARY = "canary-7f3a"
@@ -27,14 +27,14 @@ def asked(text):
     return answer(route=route(text), degraded=(lost,), understood=(text,))
 
 
-@pytest.mark.parametrize("mode", ["hashed", "none", "plain"])
+@pytest.mark.parametrize("mode", ["hashed", "no_text", "plain"])
 def test_a_question_is_in_the_files_only_where_it_is_asked_for(tmp_path, mode):
     with QueryLog(tmp_path / "q.sqlite", text=mode) as log:
         log.record_answer(asked(f"who is {CANARY}"))
         log.record_answer(None, error=ValueError(CANARY), query=CANARY)
         assert log.flush(WAIT_S)
         assert (CANARY.encode() in everything_in(tmp_path)) is (mode == "plain")
-        failed, answered = log.recent()
+        failed, answered = log.list()
         for shown in (failed.query, answered.query, answered.degraded[0].reason):
             assert (CANARY in shown) is (mode == "plain")
         assert (CANARY in str([failed.to_dict(), answered.to_dict()])) is (mode == "plain")
@@ -61,7 +61,7 @@ def test_hashes_are_standard_and_tell_equal_questions_within_one_database_only(t
         with QueryLog(tmp_path / name, text="hashed") as log:
             for number, text in enumerate(["What is NEW?", " what  is new? ", "What is old?"]):
                 log.record(entry(number, query=text, recorded_at=None))
-            hashes.append([e.query_hash for e in log.recent()])
+            hashes.append([e.query_hash for e in log.list()])
     for old, same, new in hashes:
         assert same == new != old
         assert len(new) == 64
@@ -111,7 +111,7 @@ def test_places_that_cannot_be_one(place):
 
 @pytest.mark.parametrize("url", UNREADABLE)
 def test_an_unreadable_url_is_a_config_error_without_its_password(url):
-    for make in (Address.of, lambda url: open_query_log(RouterConfig(query_log=url))):
+    for make in (Address.of, lambda url: open_query_log(RouterConfig(database_url=url))):
         with pytest.raises(ConfigError) as caught:
             make(url)
         # The test's own source lines are in a traceback, its values are not.
@@ -129,10 +129,10 @@ def test_an_unreadable_url_is_a_config_error_without_its_password(url):
 def test_a_password_shows_nowhere(url, caplog):
     pytest.importorskip("psycopg")
     caplog.set_level(logging.DEBUG)
-    config = RouterConfig(query_log=url)
+    config = RouterConfig(database_url=url)
     log = open_query_log(config)
     shown = [repr(log), str(log), repr(config), str(config.to_dict()), repr(Address.of(url)), str(Address.of(url))]
-    for call in (log.check, log.analytics, log.recent):
+    for call in (log.check, log.analytics, log.list):
         with pytest.raises(AgenticRetrieverError) as caught:
             call()
         shown.append(told(caught.value))
@@ -154,16 +154,17 @@ def test_what_a_driver_says_of_the_password_is_starred_out():
 def test_settings_lead_to_a_history_and_show_no_url(tmp_path):
     assert open_query_log(RouterConfig(data_dir=tmp_path, query_log="none")) is None
     log = open_query_log(RouterConfig(data_dir=tmp_path))
-    assert str(tmp_path / "queries.sqlite") in repr(log)
+    assert str(tmp_path / "catalog.sqlite") in repr(log)
     assert not list(tmp_path.iterdir())
-    free = open_query_log(RouterConfig(data_dir=tmp_path, query_log_retention_days=0, query_log="SQLite"))
+    free = open_query_log(RouterConfig(data_dir=tmp_path, query_log_retention_days=0))
     free.record(entry(1))
     assert free.flush(WAIT_S)
-    assert len(free.recent()) == 1
+    assert len(free.list()) == 1
     free.close()
-    assert str(RouterConfig().query_log) == "sqlite"
-    assert str(RouterConfig(query_log=f"postgresql://u:{CANARY}@h/d").query_log) == "********"
-    with pytest.raises(ConfigError) as caught:
-        RouterConfig(query_log=51_423)
-    assert "51" not in str(caught.value)
-    assert "none, sqlite or a database URL" in str(caught.value)
+    assert str(RouterConfig(database_url=f"postgresql://u:{CANARY}@h/d").database_url) == "********"
+    for gone in ("sqlite", f"postgresql://u:{CANARY}@h/d"):
+        with pytest.raises(ConfigError, match="set database_url") as caught:
+            RouterConfig(query_log=gone)
+        assert CANARY not in told(caught.value)
+    with pytest.raises(ConfigError, match="query_log: plain, hashed, no_text or none"):
+        RouterConfig(query_log_text="plain")

@@ -1,8 +1,7 @@
 """The history of queries: recorded in the background, read on demand.
 
-:class:`LogEntry` is what is kept of one query, :func:`entry_of` makes it from an answer, :class:`QueryLog` writes it in
-the background to SQLite or PostgreSQL and reads it back, :class:`Analytics` is what it shows over a period. SQLAlchemy
-is loaded when the first entry is written or read.
+:class:`QueryLog` writes a :class:`LogEntry` for each query to the catalog and reads it back; :class:`Analytics` is what
+it shows over a period. SQLAlchemy is loaded when the first entry is written or read.
 """
 
 from __future__ import annotations
@@ -16,37 +15,40 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 from typing_extensions import Self
 
+from agentic_retriever.catalog.address import Address
+from agentic_retriever.catalog.entries import Analytics, Feedback, LogEntry, entry_of, utc_now
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import AgenticRetrieverError, InvalidQueryError
-from agentic_retriever.querylog.records import Address, Analytics, LogEntry, entry_of
 from agentic_retriever.schema import Answer
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from agentic_retriever.querylog.database import Database  # loads SQLAlchemy, which takes a fifth of a second
+    from agentic_retriever.catalog.log_database import LogDatabase  # loads SQLAlchemy, which takes a fifth of a second
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Analytics", "LogEntry", "LogStats", "QueryLog", "entry_of", "open_query_log"]
-
-FILE_NAME: Final = "queries.sqlite"  # in the data directory
+BEFORE: Final = "queries.sqlite"  # where earlier versions kept it, in the data directory
 MAX_ROWS: Final = 1_000_000  # most queries kept, the newest: about half a gigabyte
 EXIT_TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 90.0
 _FLUSH_BEFORE_READING_S: Final = 2.0
-_MOST_RECENT: Final = 100_000
+_MOST_LISTED: Final = 100_000
 _BATCH: Final = 256
 _LINGER_S: Final = 0.2
 _RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each further try of a batch; after the last it is dropped
 _WARNED_AT_MOST_EVERY_S: Final = 3_600.0
+
+
+T = TypeVar("T")
+Entries: TypeAlias = list[LogEntry]  # by a name, since QueryLog.list is something else
 
 
 class LogStats(NamedTuple):
@@ -236,12 +238,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def _utc_now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 class QueryLog:
-    """The history of queries in a SQLite file or a PostgreSQL database; threads and processes may share one.
+    """The history of queries in a catalog; threads, processes and machines may share one.
 
     Nothing is opened until the first entry is recorded or read. Recording puts an entry into a bounded queue and
     returns; one daemon thread writes. Whatever is wrong with the database, recording never fails and never waits.
@@ -249,20 +247,22 @@ class QueryLog:
 
     def __init__(
         self,
-        place: str | Path | Secret,
+        place: str | Path | Secret | Address,
         *,
-        text: Literal["plain", "hashed", "none"] = "plain",  # what is kept of questions: a keyed hash if "hashed"
+        text: Literal["plain", "hashed", "no_text"] = "plain",  # what is kept of questions: a keyed hash if "hashed"
         retention_days: float | None = 90.0,
         max_rows: int | None = MAX_ROWS,
-        clock: Callable[[], datetime] = _utc_now,
+        clock: Callable[[], datetime] = utc_now,
+        before: Path | None = None,
     ) -> None:
-        address = Address.of(place)
+        address = place if isinstance(place, Address) else Address.of(place)
+        options: dict[str, Any] = {"retention_days": retention_days, "max_rows": max_rows, "before": before}
 
         @lru_cache(1)
-        def database() -> Database:
-            from agentic_retriever.querylog.database import Database  # noqa: PLC0415 - loads SQLAlchemy
+        def database() -> LogDatabase:
+            from agentic_retriever.catalog.log_database import LogDatabase  # noqa: PLC0415 - loads SQLAlchemy
 
-            return Database(address, text=text, retention_days=retention_days, max_rows=max_rows, clock=clock)
+            return LogDatabase(address, text=text, clock=clock, **options)
 
         self._name = str(address)
         self._clock = clock
@@ -306,15 +306,50 @@ class QueryLog:
         for name, moment in (("since", since), ("until", until)):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidQueryError(f"{name} must have a time zone; write datetime(..., tzinfo=timezone.utc)")
-        self.flush(_FLUSH_BEFORE_READING_S)
-        return self._reads.call(lambda: self._database().analytics(since, until), _READ_TIMEOUT_S)
+        return self._read(lambda database: database.analytics(since, until))
 
-    def recent(self, count: int = 20) -> tuple[LogEntry, ...]:
-        """Return the newest entries, the newest first, as far as they are kept."""
-        if not 1 <= count <= _MOST_RECENT:
-            raise InvalidQueryError(f"count must be from 1 to {_MOST_RECENT:,}, got {count}")
+    def list(
+        self, *, limit: int = 50, offset: int = 0, conversation_id: str | None = None, user_id: str | None = None
+    ) -> Entries:
+        """Return entries, the newest first, as far as they are kept; :meth:`get` adds citations and feedback."""
+        if not 1 <= limit <= _MOST_LISTED or offset < 0:
+            raise InvalidQueryError(
+                f"limit must be from 1 to {_MOST_LISTED:,}, offset 0 or more; got {limit}, {offset}"
+            )
+        asked = {"conversation_id": conversation_id, "user_id": user_id}
+        conditions = {name: value for name, value in asked.items() if value is not None}
+        return self._read(lambda database: database.entries(limit, offset, conditions))
+
+    def get(self, query_id: str) -> LogEntry:
+        """Return what is kept of one query, with what its answer cited and what people thought of it.
+
+        Raises:
+            UnknownQueryError: If there is no such query.
+        """
+        return self._read(lambda database: database.entry(query_id))
+
+    def add_feedback(self, query_id: str, *, rating: int, comment: str = "", user_id: str = "") -> None:
+        """Note what somebody thought of an answer.
+
+        Args:
+            query_id: The answer's ``query_id``.
+            rating: From 1 to 5; thumbs are 1 and 5.
+            comment: In words.
+            user_id: Who says so.
+
+        Raises:
+            UnknownQueryError: If there is no such query.
+            InvalidQueryError: If the rating is none.
+        """
+        if isinstance(rating, bool) or rating not in range(1, 6):
+            raise InvalidQueryError(f"rating must be a whole number from 1 to 5, got {str(rating)[:20]}")
+        given = Feedback(rating=rating, comment=comment, user_id=user_id, created_at=self._clock())
+        self._read(lambda database: database.add_feedback(query_id, given))
+
+    def _read(self, read: Callable[[LogDatabase], T]) -> T:
+        """Read what this process just recorded, too."""
         self.flush(_FLUSH_BEFORE_READING_S)
-        return self._reads.call(lambda: self._database().recent(count), _READ_TIMEOUT_S)
+        return self._reads.call(lambda: read(self._database()), _READ_TIMEOUT_S)
 
     def check(self, timeout_s: float = 5.0) -> str:
         """Say where the history is and what is in it, for a person."""
@@ -331,11 +366,11 @@ class QueryLog:
 
 def open_query_log(config: RouterConfig) -> QueryLog | None:
     """Make the history that the settings ask for; nothing is opened yet."""
-    kept = config.query_log
-    if kept == "none":
+    if config.query_log == "none":
         return None
     return QueryLog(
-        config.database_url or config.data_dir / FILE_NAME,
-        text="none" if kept == "no_text" else kept,
+        Address.from_config(config),
+        text=config.query_log,
         retention_days=config.query_log_retention_days or None,
+        before=config.data_dir / BEFORE,
     )

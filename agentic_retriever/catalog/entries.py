@@ -1,25 +1,49 @@
-"""What the history keeps of one query, and where: values alone, so that nothing here loads SQLAlchemy."""
+"""What the history keeps of one query, and what it shows: values alone, so that nothing here loads SQLAlchemy."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
+from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from typing_extensions import Self
 
-from agentic_retriever.config import Secret, host_and_port
-from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Answer, Degradation, Record, Tier, TierUsage, Usage, frozen
 from agentic_retriever.show import Cell, Section, render, short_text
 
 
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CitedNode(Record):
+    """One citation of an answer as the history keeps it; ``scores`` is what retrieval gave the node."""
+
+    number: int
+    index: str
+    doc_id: str
+    node_id: str
+    title: str
+    section: str
+    score: float
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback(Record):
+    """What somebody thought of an answer: from 1 to 5, thumbs are 1 and 5."""
+
+    rating: int
+    comment: str
+    user_id: str
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry(Record):
-    """One query as the history keeps it; made by :func:`entry_of`, read back by ``QueryLog.recent``."""
+    """One query as the history keeps it; made by :func:`entry_of`, read back by ``QueryLog.list`` and ``get``."""
 
     query: str = field(default="", repr=False)
     query_id: str = ""
@@ -45,6 +69,11 @@ class LogEntry(Record):
     confidence_level: str = ""
     degraded: tuple[Degradation, ...] = ()
     error: str = ""
+    user_id: str = ""
+    conversation_id: str = ""
+    answer_text: str | None = field(default=None, repr=False)  # None where no text is kept
+    cited: tuple[CitedNode, ...] = ()
+    feedback: tuple[Feedback, ...] = ()  # The newest last
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -68,6 +97,7 @@ def entry_of(
     query_id: str = "",
     timings_ms: Mapping[str, float] = MappingProxyType({}),
     cloud_only_usd: float | None = None,
+    asker: Mapping[str, str] = MappingProxyType({}),
 ) -> LogEntry:
     """Make the entry of one query: of its answer, or of what is known where it failed."""
     if answer is None:
@@ -75,7 +105,13 @@ def entry_of(
     else:
         known, timings_ms = _entry_of_answer(answer), answer.timings_ms
     timings = {step: float(ms) for step, ms in timings_ms.items() if math.isfinite(ms)}
-    return replace(known, timings_ms=timings, cloud_only_usd=_finite(cloud_only_usd))
+    return replace(
+        known,
+        timings_ms=timings,
+        cloud_only_usd=_finite(cloud_only_usd),
+        user_id=asker.get("user_id", ""),
+        conversation_id=asker.get("conversation_id", ""),
+    )
 
 
 def _entry_of_answer(answer: Answer) -> LogEntry:
@@ -100,75 +136,19 @@ def _entry_of_answer(answer: Answer) -> LogEntry:
         confidence=_finite(answer.confidence.score),
         confidence_level=answer.confidence.level.value,
         degraded=tuple(answer.degraded),
-    )
+        answer_text=answer.text,
+        cited=tuple(
+            CitedNode(
+                number=one.number, index=one.index, doc_id=one.doc_id, node_id=one.node_id, title=one.title,
+                section=one.section, score=one.score, scores=one.scores,
+            )
+            for one in answer.citations
+        ),
+    )  # fmt: skip
 
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-_ALLOWED = "use a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a history is kept: a SQLite file, or a PostgreSQL database by its URL; shown without its secrets."""
-
-    path: Path | None = None  # None for a server
-    url: Secret = field(default_factory=Secret)
-    secrets: tuple[Secret, ...] = ()  # the longest first, so that one that is part of another does not spoil it
-
-    @classmethod
-    def of(cls, place: str | Path | Secret) -> Self:
-        if isinstance(place, Path):
-            return cls(path=place)
-        text = place.reveal() if isinstance(place, Secret) else place
-        scheme, separator, rest = text.partition("://")
-        scheme = scheme.lower()
-        if not separator:
-            if not text.strip() or ":" in text or "@" in text:
-                raise ConfigError(f"the place of the query history is neither a file nor a URL; {_ALLOWED}")
-            return cls(path=Path(text))
-        if scheme == "sqlite":
-            if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
-                raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
-            return cls(path=Path(rest[1:]))
-        if scheme not in {"postgresql", "postgres", "postgresql+psycopg"}:
-            kind = scheme if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
-            raise ConfigError(f"the query history cannot be kept in a database {kind}; {_ALLOWED}")
-        url = f"postgresql+psycopg://{rest}"
-        return cls(url=Secret(url), secrets=_secrets_in(url))
-
-    def __str__(self) -> str:
-        if self.path is not None:
-            return str(self.path)
-        parts = urlsplit(self.url.reveal())
-        return f"postgresql://{host_and_port(parts.hostname or 'localhost', parts.port)}{parts.path}"
-
-    def redacted(self, text: str) -> str:
-        for secret in self.secrets:
-            text = text.replace(secret.reveal(), "********")
-        return text
-
-
-def _secrets_in(url: str) -> tuple[Secret, ...]:
-    """Find the passwords in a URL, as they are written and as they are meant; one that may be misread is refused."""
-    try:
-        parts = urlsplit(url)
-        # An unescaped @, / or : of a password would end up in the host, the port or the database, which are shown.
-        misread = "@" in parts.path or "@" in parts.query or "@" in parts.netloc.rpartition("@")[0] or parts.port == 0
-    except ValueError:
-        misread = True
-    if misread or "#" in url:
-        # No cause: what urlsplit says repeats parts of the URL.
-        raise ConfigError(
-            "the URL of the query history cannot be read; percent-encode special characters of the password, "
-            "such as %40 for @ and %2F for /"
-        ) from None
-    options = [pair.partition("=") for pair in parts.query.split("&")]
-    raw = [parts.password or "", *(value for name, _, value in options if "pass" in name.lower())]
-    spellings = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
-    return tuple(Secret(text) for text in sorted(spellings, key=lambda text: (-len(text), text)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

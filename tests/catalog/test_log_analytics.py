@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
+from agentic_retriever.catalog.address import Address
+from agentic_retriever.catalog.entries import Analytics, Latency, LogEntry, entry_of, nearest_rank
+from agentic_retriever.catalog.history import QueryLog
+from agentic_retriever.catalog.log_database import LogDatabase as Database
 from agentic_retriever.config import PREFIX
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
-from agentic_retriever.querylog import Analytics, LogEntry, QueryLog, entry_of
-from agentic_retriever.querylog.database import Database
-from agentic_retriever.querylog.records import Address, Latency, nearest_rank
 from agentic_retriever.schema import Confidence, Tier, TierUsage
 
 
@@ -118,7 +119,7 @@ def test_nearest_rank_is_its_definition(values, percent):
 
 
 def test_times_come_from_the_newest_queries(place, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.querylog.database.MAX_TIMED_ROWS", 10)
+    monkeypatch.setattr("agentic_retriever.catalog.log_database.MAX_TIMED_ROWS", 10)
     with opened(place) as log:
         for number in range(100):
             log.record(entry(number))
@@ -147,7 +148,7 @@ def test_nothing_recorded_is_no_error(place):
         assert found == Analytics()
         with pytest.raises(TypeError):
             found.errors["x"] = 1
-        assert log.recent() == ()
+        assert log.list() == []
         assert (found.cache_hit_rate, found.local_share, found.saved_usd) == (None, None, None)
         assert "made with the first query" in log.check()
         json.dumps(found.to_dict(), allow_nan=False)
@@ -217,15 +218,18 @@ def test_entries_come_back_as_they_went_in(place):
     with opened(place) as log:
         log.record(given)
         log.record(failed)
-        assert log.recent() == (failed, given)
-        assert log.recent(1) == (failed,)
+        assert log.list() == [failed, replace(given, cited=())]
+        assert log.list(limit=1) == log.list(offset=0)[:1] == [failed]
+        assert log.list(offset=1) == [replace(given, cited=())]
+        assert log.get("q-1") == given
+        assert given.cited
 
 
 def test_texts_that_databases_refuse_are_mended(place):
     odd = LogEntry(query="a\x00b\ud800c" + "x" * 50_000, index="i\x00", error="E\udfff")
     with opened(place) as log:
         log.record(odd)
-        [kept] = log.recent()
+        [kept] = log.list()
         assert log.stats().written == 1
     assert kept.query[:6] == "a\ufffdb\ufffdcx"
     assert len(kept.query) == 4_000
@@ -237,7 +241,7 @@ def test_an_entry_that_no_column_can_take_costs_only_itself(place):
         log.record(entry(1))
         log.record(entry(2, citations=10**40))
         write(log, entry(3, recorded_at="yesterday"), entry(4))
-        assert [found.query for found in log.recent()] == ["question 4", "question 1"]
+        assert [found.query for found in log.list()] == ["question 4", "question 1"]
         assert (log.stats().written, log.stats().dropped) == (2, 2)
 
 
@@ -254,7 +258,7 @@ def test_an_answer_that_cannot_be_read_is_dropped_and_counted(tmp_path):
 @pytest.mark.parametrize("count", [0, -1, 10**9])
 def test_recent_wants_a_number_in_range(tmp_path, count):
     with pytest.raises(InvalidQueryError, match="from 1 to"):
-        QueryLog(tmp_path / "q").recent(count)
+        QueryLog(tmp_path / "q").list(limit=count)
 
 
 WAIT_S = 20
@@ -302,11 +306,11 @@ def test_what_is_wrong_is_one_line_with_its_exit_code(folder):
     assert "query_log is none" in off.stderr
     assert stats(folder, "--days", "-1").returncode == 2
     assert stats(folder, "--days", "nan").returncode in {2, 4}
-    (folder / "queries.sqlite").write_bytes(b"garbage" * 1_000)
+    (folder / "catalog.sqlite").write_bytes(b"garbage" * 1_000)
     broken = stats(folder)
     assert (broken.returncode, broken.stderr.count("\n")) == (6, 1)
     assert "damaged" in broken.stderr
-    gone = stats(folder, QUERY_LOG="postgresql://u:canary@127.0.0.1:1/db")
+    gone = stats(folder, DATABASE_URL="postgresql://u:canary@127.0.0.1:1/db")
     assert gone.returncode == 6
     assert "canary" not in gone.stderr + gone.stdout
 

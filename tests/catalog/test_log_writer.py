@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pytest
 from waiting import in_threads, within
 
-from agentic_retriever import querylog
+from agentic_retriever.catalog import history
+from agentic_retriever.catalog.entries import LogEntry
+from agentic_retriever.catalog.history import BatchWriter, LogStats, QueryLog
 from agentic_retriever.errors import QueryLogError
-from agentic_retriever.querylog import BatchWriter, LogEntry, LogStats, QueryLog
 
 WAIT_S = 20
 
@@ -93,7 +94,7 @@ def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
     ],
 )
 def test_a_short_outage_costs_nothing_and_a_long_one_ends(sink, writer, caplog, monkeypatch, failures, lost):
-    monkeypatch.setattr(querylog, "_RETRY_DELAYS_S", (0.0,) * 5)
+    monkeypatch.setattr(history, "_RETRY_DELAYS_S", (0.0,) * 5)
     said = str(failures[0]) if isinstance(failures[0], QueryLogError) else type(failures[0]).__name__
     sink.failures = failures
     writer.put("first")
@@ -198,13 +199,14 @@ def test_a_forgotten_history_ends_its_thread(tmp_path):
     thread.join(WAIT_S)
     assert not thread.is_alive()
     with QueryLog(tmp_path / "q") as again:
-        assert [found.query for found in again.recent()] == ["x"]
+        assert [found.query for found in again.list()] == ["x"]
 
 
 PRELUDE = """
 import os, sys, threading
-from agentic_retriever import querylog as writer
-from agentic_retriever.querylog import LogEntry, QueryLog
+from agentic_retriever.catalog import history as writer
+from agentic_retriever.catalog.entries import LogEntry
+from agentic_retriever.catalog.history import QueryLog
 place = sys.argv[1]
 # The limit that a process waits at its end has a test of its own; a busy machine must not reach it in the others.
 writer.EXIT_TIMEOUT_S = 60
@@ -217,7 +219,7 @@ def run(code, *args):
 
 
 def questions(place):
-    return sorted(found.query for found in QueryLog(place).recent(10_000))
+    return sorted(found.query for found in QueryLog(place).list(limit=10_000))
 
 
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("raise SystemExit(3)", 3)])
@@ -241,7 +243,7 @@ HANG = """
 def test_the_end_of_the_interpreter_with_a_database_that_hangs_or_is_gone(tmp_path):
     done = run("writer.EXIT_TIMEOUT_S = 0.2\n" + textwrap.dedent(HANG), tmp_path / "q")
     assert (done.returncode, done.stdout) == (0, "")
-    assert querylog.EXIT_TIMEOUT_S == 2.0
+    assert history.EXIT_TIMEOUT_S == 2.0
     # What is lost is told, in one line.
     assert re.fullmatch(r"the query history x loses entries: [1-3] were not written .*\n", done.stderr), done.stderr
     (tmp_path / "file").write_text("x")
@@ -294,7 +296,7 @@ def test_a_forked_child_has_a_history_of_its_own(place):
         if child == 0:
             assert log.stats().pending == 0
             log.record(LogEntry(query="child"))
-            done = log.flush(30) and log.stats().written == 1 and len(log.recent()) >= 2
+            done = log.flush(30) and log.stats().written == 1 and len(log.list()) >= 2
             log.close()
             os._exit(0 if done else 1)
         log._writer._changed.release()
@@ -312,7 +314,7 @@ def test_sqlalchemy_is_loaded_by_the_first_entry_alone(tmp_path):
     code = """
         import agentic_retriever, agentic_retriever.cli.app
         from agentic_retriever.config import RouterConfig
-        from agentic_retriever.querylog import open_query_log
+        from agentic_retriever.catalog.history import open_query_log
         log = open_query_log(RouterConfig(data_dir=place))
         print("sqlalchemy" in sys.modules)
         log.record(LogEntry(query="x"))

@@ -12,17 +12,17 @@ from log_material import EPOCH, entry, opened, write
 from sqlalchemy import event
 from waiting import in_threads, within
 
+from agentic_retriever.catalog import database as engine
+from agentic_retriever.catalog.history import QueryLog
+from agentic_retriever.catalog.log_database import MAX_TEXT_CHARS
 from agentic_retriever.errors import DeadlineExceededError, QueryLogError
-from agentic_retriever.querylog import QueryLog
-from agentic_retriever.querylog import database as engine
-from agentic_retriever.querylog.database import MAX_TEXT_CHARS
 
 WAIT_S = 20
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(engine, "LOG_BUSY_TIMEOUT_S", 0.05)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def change(file, *statements):
 
 
 def questions(log):
-    return [found.query for found in log.recent(5_000)]
+    return [found.query for found in log.list(limit=5_000)]
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def test_a_full_disk_costs_the_entries_and_what_was_written_stays(file, caplog):
         write(log, entry(9))
 
 
-READS = (lambda log: log.check(), lambda log: log.analytics(), lambda log: log.recent())
+READS = (lambda log: log.check(), lambda log: log.analytics(), lambda log: log.list())
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
@@ -195,36 +195,21 @@ def test_damage_in_the_middle_is_found_by_the_check(file):
         opened(file).check()
 
 
-def test_a_newer_schema_is_left_alone(file, caplog):
+def test_a_newer_structure_is_left_alone(file, caplog):
     filled(file)
-    change(file, "UPDATE agentic_retriever_meta SET value = '99' WHERE name = 'schema'")
+    change(file, "UPDATE agentic_retriever_revision SET version_num = '9999'")
     for read in READS:
-        with pytest.raises(QueryLogError, match="schema 99"):
+        with pytest.raises(QueryLogError, match="structure 9999, this version knows up to"):
             read(opened(file))
     assert_lost(opened(file), caplog)
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT COUNT(*) FROM agentic_retriever_queries").fetchone() == (3,)
 
 
-def test_an_older_schema_is_made_anew(file):
+@pytest.mark.parametrize("lost", ["agentic_retriever_revision", "agentic_retriever_meta WHERE name = 'salt'"])
+def test_lost_facts_of_the_structure_are_damage(file, lost):
     filled(file)
-    change(
-        file,
-        "UPDATE agentic_retriever_meta SET value = '0' WHERE name = 'schema'",
-        "ALTER TABLE agentic_retriever_queries DROP COLUMN citations",
-    )
-    with opened(file) as log:
-        assert questions(log) == []
-        assert log.analytics().queries == 0
-        write(log, entry(5))
-        assert questions(log) == ["question 5"]
-        assert "1 queries since 2026-03-01" in log.check()
-
-
-@pytest.mark.parametrize("name", ["schema", "salt"])
-def test_lost_facts_of_the_schema_are_damage(file, name):
-    filled(file)
-    change(file, f"DELETE FROM agentic_retriever_meta WHERE name = '{name}'")
+    change(file, f"DELETE FROM {lost}")
     with pytest.raises(QueryLogError, match="damaged"):
         opened(file).check()
 
