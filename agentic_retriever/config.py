@@ -150,6 +150,12 @@ class RouterConfig(BaseSettings):
     openai_base_url: str = _setting(OPENAI_URL, "where OpenAI, or a server with the same API, listens")
     openai_api_key: Secret = _setting(Secret(), "key for OpenAI or that server; never shown")
 
+    section_mapping_model: str = _setting(
+        "none",
+        "model that names the main sections of documents that are added, such as ollama:qwen2.5:3b, with llm_cloud "
+        "behind it; values as for llm; none takes their headings",
+    )
+
     chunk_size: int = _setting(512, "largest chunk", "tokens", ge=32, le=8192)
     chunk_overlap: int = _setting(50, "text shared by neighbouring chunks", "tokens", ge=0)
     follow_links: bool = _setting(False, "whether links that lead out of a folder are read, too")

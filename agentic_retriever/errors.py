@@ -11,7 +11,8 @@
     ├── UnknownQueryError                5   the history has no query of that id
     ├── IndexingError                    6   files could not be turned into an index
     │   ├── SourceError                  6   a file or folder cannot be read
-    │   └── IndexExistsError             6   the name is taken
+    │   ├── IndexExistsError             6   the name is taken
+    │   └── UnknownDocumentError         6   no document of that id
     ├── EvaluationError                  6   a data set or its vectors cannot be measured with
     ├── StoreError                       6   the index on disk cannot be used
     │   ├── StoreBusyError               7   another process holds what is to be changed, or changes it
@@ -98,6 +99,10 @@ class SourceError(IndexingError):
 
 class IndexExistsError(IndexingError):
     """An index of that name exists already."""
+
+
+class UnknownDocumentError(IndexingError, LookupError):
+    """No document of that id."""
 
 
 class EvaluationError(AgenticRetrieverError):

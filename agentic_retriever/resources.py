@@ -32,6 +32,8 @@ from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import LEAF_SIZE
 from agentic_retriever.json_files import is_finite, last_change
 from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
@@ -128,6 +130,9 @@ class Resources:
                 f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
                 "as in RouterConfig(llm='ollama:llama3:8b')"
             )
+        # What names the sections of documents; the cloud tier stands in for it.
+        named = config.with_changes(llm=config.section_mapping_model, llm_small="none")
+        self.section_model = None if config.section_mapping_model == "none" else build_client(named)
         # The models that write answers: the given one and the configured ones, or none.
         self.model = build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
         self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
@@ -189,6 +194,13 @@ class Resources:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             index = self.storage.open(name, self.embedding(), to_change=to_change)
             return index if to_change else _prepared(index)
+
+    def create(self, name: str, *, description: str, chunk_size: int | None = None) -> StoredIndex:
+        """Make an index of the data directory."""
+        size = self.config.chunk_size if chunk_size is None else chunk_size
+        overlap, leaf = min(self.config.chunk_overlap, size // 2), min(LEAF_SIZE, size)
+        chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
+        return self.storage.create(name, self.embedding(), description=description, chunks=chunks)
 
     def usable(self, among: Collection[str] | None = None) -> tuple[list[Index], tuple[Degradation, ...]]:
         """Return the indexes (of some, if any are named) that can be opened, in order, and why the others cannot."""
@@ -265,8 +277,9 @@ class Resources:
         with self._lock:
             self._closed = True
             self.workers.close(wait=False)
-            if self.model is not None:
-                self.model.close()
+            for model in (self.model, self.section_model):
+                if model is not None:
+                    model.close()
             self.release()
             if self.redis is not None:
                 self.redis.close()

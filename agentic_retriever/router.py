@@ -34,8 +34,8 @@ from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
-from agentic_retriever.ingestion import ChunkSettings, discover
-from agentic_retriever.ingestion.chunking import LEAF_SIZE
+from agentic_retriever.ingestion import discover
+from agentic_retriever.lifecycle import Documents, DocumentWorker
 from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
 from agentic_retriever.redis import RedisStore
@@ -110,6 +110,9 @@ class AgenticRouter:
             else (RedisStore(resources.redis, kind="answers"), answers.encoded, answers.decoded),
             prepare=answers.prepared_answer,
         )
+        #: The documents of the stored indexes, as records: see :class:`Documents`.
+        self.documents = Documents(resources)
+        self._document_worker: DocumentWorker | None = None
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
             resources=resources,
@@ -260,15 +263,13 @@ class AgenticRouter:
         paths = [Path(item) for item in items if isinstance(item, (str, Path))]
         for path in paths:
             discover(path)  # one that is not there must not leave an empty index behind
-        resources, size = self.resources, self.config.chunk_size if chunk_size is None else chunk_size
+        resources = self.resources
         is_new = not resources.storage.holds(name)
         if is_new:
-            overlap, leaf = min(self.config.chunk_overlap, size // 2), min(LEAF_SIZE, size)
-            chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
-            index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
+            index = resources.create(name, description=description, chunk_size=chunk_size)
         else:
             index = resources.stored(name, to_change=True)
-        indexer = Indexer(index, self.config, progress)
+        indexer = Indexer(index, self.config, progress, model=resources.section_model)
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
         report = IngestReport()
@@ -283,6 +284,25 @@ class AgenticRouter:
             reasons = "; ".join(report.skipped_lines()[:3]) or "no files"
             raise errors.IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
         return report
+
+    def start_worker(self, concurrency: int = 1) -> None:
+        """Process uploaded documents in the background of this process, until :meth:`close`.
+
+        The process that holds embedded indexes is the one that can; where catalog and vectors are on servers any number
+        of processes may, on any machines, as ``agentic-retriever worker`` does.
+
+        Args:
+            concurrency: Documents that are processed side by side.
+
+        Raises:
+            ConfigError: If a worker runs already.
+            StoreError: If the catalog cannot be used.
+        """
+        self.resources.check_open()
+        if self._document_worker is not None:
+            raise errors.ConfigError("a worker runs already; give it more threads with start_worker(concurrency=...)")
+        worker = self._document_worker = DocumentWorker(self.resources, self.documents, concurrency=concurrency)
+        worker.start()
 
     def build_views(self, name: str, *, progress: Progress | None = None) -> None:
         """Build what some strategies need of an index: leaves, and summaries written by the model where there is one.
@@ -359,7 +379,9 @@ class AgenticRouter:
         """
         self.resources.forget(name)
         if self.resources.attached.pop(name, None) is None:
+            known = self.documents.list(index=name, limit=10_000_000) if name in self.index_names() else []
             self.resources.storage.remove(name)
+            self.documents.discard_files(known)
 
     # -- Questions: decided, explained, retrieved, answered
 
@@ -603,6 +625,8 @@ class AgenticRouter:
 
     def close(self) -> None:
         """Close every index; a later use raises ``StoreClosedError``, a second call does nothing."""
+        if self._document_worker is not None:
+            self._document_worker.stop()
         self._workers.close()
         self._finders.close()
         self._streams.close()

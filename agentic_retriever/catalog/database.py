@@ -99,6 +99,18 @@ class Database:
             connection.exec_driver_sql("SELECT pg_advisory_unlock_all()")
             connection.exec_driver_sql("RESET lock_timeout")
 
+    def notices(self, channel: str, timeout_s: float) -> Iterator[None]:
+        """Yield whenever a server says that something was announced on a channel, and after so many seconds anyway."""
+        with self._mapped(), self.engine().connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.detach()  # nobody else is to be told what it hears
+            connection.exec_driver_sql(f"LISTEN {channel}")
+            driver: Any = connection.connection.dbapi_connection
+            while True:
+                for _ in driver.notifies(timeout=timeout_s, stop_after=1):
+                    pass
+                yield
+
     def stamp(self) -> object:
         """Return what changes with the content of a file, cheaply; ``None`` for a server, which does not tell."""
         if self.address.path is None:

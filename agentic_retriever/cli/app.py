@@ -11,6 +11,7 @@ from agentic_retriever.cli import terminal
 from agentic_retriever.cli.bench import bench, bench_routing, train
 from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
+from agentic_retriever.cli.documents import documents_app, worker
 from agentic_retriever.cli.indexes import index_app
 from agentic_retriever.cli.mcp import mcp
 from agentic_retriever.cli.queries import query, route, stats, warm
@@ -32,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index_app, name="index")
+app.add_typer(documents_app, name="documents")
 app.add_typer(keys_app, name="keys")
 
 
@@ -56,7 +58,7 @@ def _common(
     ctx.meta[terminal.SHOW_TRACEBACK] = traceback
 
 
-for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, serve, mcp):
+for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, worker, serve, mcp):
     app.command()(_command)
 
 

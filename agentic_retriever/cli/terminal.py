@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
+    from agentic_retriever.catalog.records import DocumentRecord
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
 
@@ -139,6 +140,8 @@ def _tolerant(stream: TextIO) -> TextIO:
     return stream
 
 
+_SHOWN_DOCUMENTS: Final = 20
+
 # Progress bars on a terminal; elsewhere silence, or a line for each step of what takes minutes.
 
 
@@ -179,6 +182,22 @@ def _progress(console: Console) -> Progress:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal)
+
+
+@contextmanager
+def shown_documents(console: Console) -> Iterator[Callable[[Sequence[DocumentRecord]], None]]:
+    """Show a bar for each of the first documents on standard error; the block says what is known of them now."""
+    with _progress(console) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def show(records: Sequence[DocumentRecord]) -> None:
+            for record in records[:_SHOWN_DOCUMENTS]:
+                if record.id not in tasks:
+                    tasks[record.id] = progress.add_task("", total=100)
+                title = safe_terminal(f"{record.title[:40]} ({record.status.value})")
+                progress.update(tasks[record.id], completed=record.processing_progress, description=title)
+
+        yield show
 
 
 class Steps:

@@ -6,7 +6,7 @@ from agentic_retriever.indices.ingest import Indexer, IngestReport
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
-from agentic_retriever.stores.points import embedded_text
+from agentic_retriever.stores.points import embedded_text, searched_text
 
 __all__ = [
     "Index",
@@ -19,4 +19,5 @@ __all__ = [
     "QdrantEdgeVectorStore",
     "StoredIndex",
     "embedded_text",
+    "searched_text",
 ]

@@ -9,9 +9,9 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -203,6 +203,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self._leaves = derived.hierarchy_collection(self)
         self._summaries = derived.summary_collection(self)
         self._starting = threading.Lock()
+        self._one_writer = threading.RLock()
+        self._held = threading.local()  # the documents that a thread changes
         self._builder: BriefThread | None = None
 
     @property
@@ -301,6 +303,25 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
             if self._builder is None:
                 self._builder = BriefThread(build, f"views of {self.name}", at_exit=self.close)
                 self._builder.start()
+
+    @contextmanager
+    def writing(self, *doc_ids: str) -> Iterator[None]:
+        """Keep others from changing some documents meanwhile; a thread may do so again inside.
+
+        Where a server has the locks, writers of other documents go on; elsewhere there is one at a time.
+        """
+        held: set[str] = self._held.__dict__.setdefault("doc_ids", set())
+        missing = set(doc_ids) - held
+        with ExitStack() as stack:
+            if not (self.is_remote and self.catalog.indexes.database.address.is_shared):
+                stack.enter_context(self._one_writer)
+            if missing:
+                stack.enter_context(self.exclusive("documents", *sorted(missing)))
+            held |= missing
+            try:
+                yield
+            finally:
+                held -= missing
 
     def changing(
         self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()

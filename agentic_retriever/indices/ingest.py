@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever import ingestion
 from agentic_retriever.catalog.contents import CatalogEntry
+from agentic_retriever.catalog.documents import describe, known_of
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.indices.stored_nodes import vector_checksums
-from agentic_retriever.ingestion.chunking import count_tokens
+from agentic_retriever.ingestion import enrichment
+from agentic_retriever.ingestion.chunking import MAPPED_SECTION, count_tokens
 from agentic_retriever.ingestion.documents import clean_text
+from agentic_retriever.ingestion.sections import map_sections, title_sections
+from agentic_retriever.llm import ModelClient
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text, plain_metadata, unit_vectors
 
@@ -63,9 +69,22 @@ class Indexer:
     """Writes sources into one index; one at a time per index."""
 
     def __init__(
-        self, index: StoredIndex, config: RouterConfig | None = None, progress: Progress | None = None
+        self,
+        index: StoredIndex,
+        config: RouterConfig | None = None,
+        progress: Progress | None = None,
+        *,
+        model: ModelClient | None = None,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._index = index
+        self._model = model  # that names sections
+        self._guard = (
+            guard  # raises where this writer may not write any more; asked under the lock that it writes under
+        )
+        self._patterns = enrichment.patterns_file(config.data_dir) if config else None
+        self._said, self._inactive = known_of(index.catalog)
+        self._facts: dict[str, dict[str, Any]] = {}  # what records are told of the documents that wait
         self._max_bytes = int((config.max_file_mb if config else 50.0) * 1_000_000)
         self._follow_links = config is not None and config.follow_links
         self._progress = progress or SilentProgress()
@@ -81,7 +100,7 @@ class Indexer:
         seen: set[str] = set()
         broken: set[str] = set()
         digests, first = ingestion.digests_of_alike(files), dict[str, Path]()
-        with ingestion.BoundedReader() as reader:
+        with ingestion.BoundedReader(patterns=self._patterns) as reader:
             for file in files:
                 digest = digests.get(file, "")
                 if digest in first:
@@ -146,13 +165,47 @@ class Indexer:
         # Documents of one id that come from two sources are kept apart; one that has moved keeps its id.
         if known is not None and known.source not in {"", document.source} and Path(known.source).exists():
             doc_id = f"{doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
-        same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
-        entry = CatalogEntry(doc_id, **same, content_hash=f"{ingestion.CHUNKING_VERSION}:{document.content_hash}")
-        settings = self._index.manifest.chunk_settings
-        self._stage(entry, lambda: ingestion.chunk_document(replace(document, doc_id=doc_id), settings))
+        self._write(replace(document, doc_id=doc_id))
         return doc_id
 
-    def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
+    def add_document(self, document: ingestion.SourceDocument, said: Mapping[str, Any]) -> IngestReport:
+        """Bring one document into the index, whether or not it has changed; ``said`` is what its caller says of it."""
+        self._said[document.doc_id] = dict(said)
+        self._write(document, anew=True)
+        self._flush()
+        return self._finish()
+
+    def replace_nodes(self, entry: CatalogEntry, nodes: Sequence[TextNode]) -> IngestReport:
+        """Let a document have these nodes in place of its own; what has a vector is not embedded."""
+        self._pending.append((entry, list(nodes)))
+        self._flush()
+        return self._finish()
+
+    def _write(self, document: ingestion.SourceDocument, *, anew: bool = False) -> None:
+        doc_id = document.doc_id
+        if self._said.get(doc_id):
+            document = enrichment.with_metadata(document, self._said[doc_id], enrichment.CALLER)
+        same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
+        entry = CatalogEntry(doc_id, **same, content_hash=f"{ingestion.CHUNKING_VERSION}:{document.content_hash}")
+        self._stage(entry, lambda: self._cut(document), anew=anew)
+
+    def _cut(self, document: ingestion.SourceDocument) -> list[TextNode]:
+        """Cut a document into nodes that have what rules find in it, and keep what its record is told."""
+        values, origins = enrichment.enrich(document)
+        settings = self._index.manifest.chunk_settings
+        nodes = ingestion.chunk_document(replace(document, metadata=values), settings)
+        titles: dict[str, str] = {}
+        if document.kind not in enrichment.OWN_KINDS:
+            enrichment.count_articles(nodes, values, origins)
+            titles = map_sections(document.text, nodes, self._model)
+            title_sections(nodes, titles)
+        found = {key: value for key, value in values.items() if key not in document.metadata}
+        given = {"said": self._said.get(document.doc_id, {}), "found": found, "origins": origins}
+        facts = {"given": given, "section_mappings": titles, "total_pages": len(document.pages)}
+        self._facts[document.doc_id] = facts | _told(document, values)
+        return nodes
+
+    def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]], *, anew: bool = False) -> None:
         try:
             plain_metadata(entry.metadata, entry.doc_id)
         except IndexingError as err:  # one value that cannot be stored costs no other document
@@ -161,7 +214,10 @@ class Indexer:
         if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending):
             self._flush()
         known = self._index.catalog.get(entry.doc_id)
-        if known is not None and known.content_hash == entry.content_hash:
+        if known is not None and not anew and entry.doc_id in self._inactive:
+            self._report += IngestReport(unchanged=1)  # what is switched off stays as it is until it is switched on
+            return
+        if known is not None and not anew and known.content_hash == entry.content_hash:
             if (known.source, known.root) != (entry.source, entry.root):
                 with self._index.changing():
                     self._index.catalog.confirm([(entry, self._index.catalog.node_ids(entry.doc_id))])
@@ -185,15 +241,14 @@ class Indexer:
         if not pending:
             return
         nodes = [node for _, group in pending for node in group]
-        vectors, embedded = self._index.embedding.embed_passages(
-            [embedded_text(node) for node in nodes], on_progress=self._progress.nodes_done
-        )
-        pairs = zip(nodes, vectors, strict=True)
-        ready = [node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs]
+        ready, embedded = self._embedded(nodes)
         catalog, store = self._index.catalog, self._index.vector_store
-        with self._index.exclusive("documents", *(entry.doc_id for entry, _ in pending)):
-            ids = [(entry, [node.node_id for node in group]) for entry, group in pending]
+        ids = [(entry, [node.node_id for node in group]) for entry, group in pending]
+        with self._index.writing(*(entry.doc_id for entry, _ in pending)):
+            self._guard()
             catalog.begin(ids)
+            describe(catalog, self._facts)
+            self._facts = {}
             if ready:
                 store.add(ready)
             new = {node.node_id for node in ready}
@@ -202,15 +257,26 @@ class Indexer:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
                 sums = vector_checksums(unit_vectors(ready)) if ready else []
-                facts = {node.node_id: node_facts(node, i) for _, group in pending for i, node in enumerate(group)}
-                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)), facts)
+                details = {node.node_id: node_facts(node, at) for _, group in pending for at, node in enumerate(group)}
+                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)), details)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
+
+    def _embedded(self, nodes: Sequence[TextNode]) -> tuple[list[TextNode], int]:
+        """Return the nodes with vectors, and how many of these the model had to compute."""
+        missing = [node for node in nodes if node.embedding is None]
+        vectors, computed = self._index.embedding.embed_passages(
+            [embedded_text(node) for node in missing], on_progress=self._progress.nodes_done
+        )
+        made = {node.node_id: vector.tolist() for node, vector in zip(missing, vectors, strict=True)}
+        return [
+            node.model_copy(update={"embedding": made.get(node.node_id, node.embedding)}) for node in nodes
+        ], computed
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:
             return
         catalog = self._index.catalog
-        with self._index.exclusive("documents", *doc_ids):
+        with self._index.writing(*doc_ids):
             node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
             catalog.begin_removal(doc_ids)
             if node_ids:
@@ -225,20 +291,36 @@ class Indexer:
         return report
 
 
+def _told(document: ingestion.SourceDocument, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a record that its document tells, with a hash of its file where that lies."""
+    tags = values.get("tags") or ()
+    told: dict[str, Any] = {name: str(values.get(name) or "") for name in ("document_type", "document_number")}
+    told |= {"tags": list(map(str, tags if isinstance(tags, (list, tuple)) else [tags]))}
+    told |= {"extraction_method": document.kind, "filename": PurePath(document.source).name}
+    path = Path(document.source)
+    if document.kind not in enrichment.OWN_KINDS and path.is_absolute():
+        with suppress(OSError):
+            told["file_hash"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return told
+
+
 def node_facts(node: TextNode, position: int) -> dict[str, object]:
     """Return what the catalog has of a node, as its columns."""
     known, text = node.metadata, clean_text(node.text)
     pages = known.get("page_numbers") or [page for page in [known.get("page")] if page is not None]
-    articles = known.get("article_number", "")
     return {
         "position": position,
         "content": text,
         "content_hash": str(known.get("content_hash") or hashlib.sha256(text.encode()).hexdigest()),
         "page_numbers": list(pages) if isinstance(pages, (list, tuple)) else [pages],
-        "section_title": str(known.get("section", "")).rpartition(" > ")[2],
-        "article_number": ", ".join(map(str, articles)) if isinstance(articles, list) else str(articles),
+        "section_title": _line(known.get(MAPPED_SECTION) or str(known.get("section", "")).rpartition(" > ")[2]),
+        "article_number": _line(known.get("article_number", "")),
         "heading_hierarchy": list(known.get("heading_hierarchy") or ()),
         "char_count": len(text),
         "token_count": count_tokens(text),
         "chunk_type": str(known.get("chunk_type", "")),
     }
+
+
+def _line(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

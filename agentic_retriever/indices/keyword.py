@@ -30,7 +30,7 @@ from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgr
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
-from agentic_retriever.stores.points import embedded_text
+from agentic_retriever.stores.points import searched_text
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
 
@@ -294,7 +294,7 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
 
     def build(version: int) -> KeywordIndex:
         titles = TitledReferences()
-        items = ((node.node_id, titles.without(node, embedded_text(node))) for node in index.nodes())
+        items = ((node.node_id, titles.without(node, searched_text(node))) for node in index.nodes())
         return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version, said=titles.said)
 
     what = f"keyword index of index {index.name!r}"
@@ -316,7 +316,7 @@ def server_words(index: StoredNodes) -> ServerWords | None:
 
 
 def fitted_words(index: StoredNodes) -> SparseBM25:
-    return SparseBM25.fitted([embedded_text(node) for node in islice(index.known_nodes(), FITTED_ON)])
+    return SparseBM25.fitted([searched_text(node) for node in islice(index.known_nodes(), FITTED_ON)])
 
 
 def revise_words(index: StoredNodes, progress: Progress | None) -> None:

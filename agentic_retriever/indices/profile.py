@@ -54,7 +54,7 @@ NEIGHBOURS: Final = 3
 STRUCTURAL_FIELDS = frozenset({
     "title", "section", "section_number", "section_starts", "heading_hierarchy", "parent", "article_number",
     "cross_references", "table_header", "page", "page_numbers", "page_starts", "chunk_type", "content_hash", "language",
-    "file_name",
+    "file_name", "mapped_section",
 })  # fmt: skip
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200

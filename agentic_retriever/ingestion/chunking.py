@@ -39,6 +39,7 @@ CHUNKING_VERSION = 2  # raised whenever the same document and settings would giv
 # The metadata that is embedded and searched by words together with the text, in this order.
 EMBEDDED_KEYS = ("title", "section", "table_header")
 SECTION_STARTS: Final = "section_starts"
+MAPPED_SECTION: Final = "mapped_section"  # the title of its section that only a map of these knows (see sections.py)
 # What only programs read.
 _KEPT: Final = ("article_number", "parent", "heading_hierarchy", "cross_references")
 _HIDDEN: Final = frozenset(

@@ -40,6 +40,8 @@ class SourceDocument:
     title: str
     kind: str
     pages: tuple[PageSpan, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)  # of metadata that others than the file itself say
+    found: Mapping[str, object] = field(default_factory=dict)  # what the user's patterns found in it
 
     @property
     def content_hash(self) -> str:

@@ -19,7 +19,7 @@ with suppress(ImportError):  # not on Windows
     import resource
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion import documents
+from agentic_retriever.ingestion import documents, enrichment
 from agentic_retriever.ingestion.html import html_to_text
 from agentic_retriever.ingestion.office import CONVERTERS, read_office
 from agentic_retriever.ingestion.pdf import read_pdf
@@ -218,9 +218,10 @@ _DIGEST_BLOCK = 1 << 20
 def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
     """List the files to read below a path.
 
-    A folder is walked to the bottom. Hidden files and folders, and the locks of office programs, are passed over; each
-    folder is visited once, so links in a circle end. What cannot be read is in the result, so that ``read_source``
-    reports it: files of other kinds, and folders that cannot be listed or whose link leads out and is not followed.
+    A folder is walked to the bottom. Hidden files and folders, the locks of office programs, and files of metadata
+    beside others are passed over; each folder is visited once, so links in a circle end. What cannot be read is in the
+    result, so that ``read_source`` reports it: files of other kinds, and folders that cannot be listed or whose link
+    leads out and is not followed.
     """
     path = Path(path)
     try:
@@ -245,7 +246,8 @@ def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
         left = [] if follow_links else [one for one in shown if _leads_out(one, path)]
         found.extend(left)
         folders[:] = [one.name for one in shown if one not in left]
-        found.extend(here / name for name in names if not name.startswith((".", "~$")))
+        seen = (name for name in names if not name.startswith((".", "~$")) and not name.endswith(enrichment.SIDECAR))
+        found.extend(here / name for name in seen)
     found.extend(Path(error.filename) for error in refused)
     return sorted(found)
 
@@ -287,26 +289,55 @@ def read_source(
         yield documents.SkippedSource(file.source, reason, "unsupported")
     else:
         try:
-            yield from reader(file)
+            yield from reader(file) if reader is _read_jsonl else _described(file, reader(file), follow_links)
         except SourceError as err:
             yield documents.SkippedSource(file.source, str(err))
+
+
+def _described(file: documents.SourceFile, items: Iterator[_Item], follow_links: bool) -> Iterator[_Item]:
+    """Add what stands in a file beside a document."""
+    given: dict[str, object] = {}
+    sidecar = enrichment.sidecar_of(file.path)
+    if sidecar is not None and (follow_links or not _leads_out(sidecar, Path(file.root))):
+        try:
+            given = enrichment.read_sidecar(sidecar)
+        except SourceError as err:
+            yield documents.SkippedSource(documents.printable(str(sidecar)), str(err))
+    for item in items:
+        if given and isinstance(item, documents.SourceDocument):
+            yield enrichment.with_metadata(item, given, "sidecar")
+        else:
+            yield item
 
 
 # What may take time and memory without bounds, inside of foreign code, is read by a process of its own.
 
 _MAX_SECONDS: Final = 300  # of computing, for one file
 _MAX_MEMORY: Final = 4_000_000_000
+_PATTERN_SECONDS: Final = 10  # of computing, for the user's patterns on what one file holds
 _HAS_LIMITS: Final = os.name == "posix"
 _HEAVY: Final = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
 _SMALL: Final = 1_000_000  # bytes of a page of HTML that is read without another process
-_CODE: Final = "import sys; sys.path[:] = {!r}; from agentic_retriever.ingestion import readers; readers.serve({}, {})"
+_CODE: Final = "import sys; sys.path[:] = {!r}; from {} import readers; readers.serve({}, {}, {!r})"
 
 
 class BoundedReader(AbstractContextManager["BoundedReader"]):
     """Reads files as ``read_source`` does; one that takes too much, or breaks its reader, costs only itself."""
 
-    def __init__(self, max_seconds: int = _MAX_SECONDS, max_memory: int = _MAX_MEMORY) -> None:
+    def __init__(
+        self,
+        max_seconds: int = _MAX_SECONDS,
+        max_memory: int = _MAX_MEMORY,
+        *,
+        patterns: Path | None = None,
+        from_bytes: int | None = None,
+    ) -> None:
         self._limits = max_seconds, max_memory
+        # Files of any kind that are as large; else only of those that may take much.
+        self._from_bytes = 0 if patterns is not None else from_bytes
+        self._patterns = None if patterns is None else os.fspath(patterns)
+        if patterns is not None:
+            enrichment.load_patterns(patterns)  # what is wrong in them is told before anything is read
         self._process: subprocess.Popen[str] | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -318,26 +349,55 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
         suffix, heavy = path.suffix.lower(), False
         with suppress(OSError):
-            heavy = suffix in _HEAVY or (suffix in {".htm", ".html"} and path.stat().st_size > _SMALL)
+            size, least = path.stat().st_size, _SMALL if suffix in {".htm", ".html"} else None
+            least = least if self._from_bytes is None else self._from_bytes
+            heavy = suffix in _HEAVY or (least is not None and size > least)
         if not _HAS_LIMITS or not heavy or not sys.executable:
             yield from read_source(path, root=root, max_bytes=max_bytes, follow_links=follow_links)
             return
+        source = documents.locate(path, root=root, max_bytes=0).source
+        answer = self._asked(json.dumps([os.fspath(path), os.fspath(root), max_bytes, follow_links]))
+        if not answer.endswith("\n"):
+            limits = f"{self._limits[0]} s of computing or {self._limits[1] / 1e9:g} GB of memory"
+            reason = f"took more than {limits}, or broke its reader; split it or save it again"
+            yield documents.SkippedSource(source, reason)
+            return
+        items = [_item(fields) for fields in json.loads(answer)]
+        if self._patterns is not None:
+            answer = self._line()
+            if not answer.endswith("\n"):
+                slow = f"is taken without what {self._patterns} finds: its patterns took more than {_PATTERN_SECONDS} s"
+                yield documents.SkippedSource(source, f"{slow}; simplify them", "noted")
+            found: list[Any] = json.loads(answer) if answer.endswith("\n") else [{}] * len(items)
+            both = zip(items, found, strict=True)
+            items = [replace(i, found=f) if isinstance(i, documents.SourceDocument) else i for i, f in both]
+        yield from items
+
+    def stop(self) -> None:
+        """End what is being read, from another thread; it counts as broken."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _asked(self, request: str) -> str:
         if self._process is None:
-            code = _CODE.format(sys.path, *self._limits)
+            code = _CODE.format(sys.path, __package__, *self._limits, self._patterns)
             pipe, command = subprocess.PIPE, [sys.executable, "-I", "-c", code]
             silent = subprocess.DEVNULL
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=silent, text=True)  # noqa: S603
-        asked, answer = json.dumps([os.fspath(path), os.fspath(root), max_bytes, follow_links]), ""
         with suppress(OSError):
-            print(asked, file=self._process.stdin, flush=True)
-            answer = self._process.stdout.readline() if self._process.stdout else ""
+            print(request, file=self._process.stdin, flush=True)
+        return self._line()
+
+    def _line(self) -> str:
+        """Read one line of the answer; a process that gave none is done with, and the next request starts another."""
+        answer = ""
+        if self._process is not None and self._process.stdout is not None:
+            with suppress(OSError):
+                answer = self._process.stdout.readline()
         if not answer.endswith("\n"):
             self.__exit__()
-            limits = f"{self._limits[0]} s of computing or {self._limits[1] / 1e9:g} GB of memory"
-            reason = f"took more than {limits}, or broke its reader; split it or save it again"
-            yield documents.SkippedSource(documents.locate(path, root=root, max_bytes=0).source, reason)
-            return
-        yield from map(_item, json.loads(answer))
+        return answer
 
 
 def _item(fields: dict[str, Any]) -> _Item:
@@ -346,16 +406,26 @@ def _item(fields: dict[str, Any]) -> _Item:
     return documents.SourceDocument(**fields | {"pages": tuple(documents.PageSpan(*page) for page in fields["pages"])})
 
 
-def serve(max_seconds: int, max_memory: int) -> None:
-    """Answer requests, a line each, until there are no more."""
+def serve(max_seconds: int, max_memory: int, patterns: str | None = None) -> None:
+    """Answer requests, a line each and one with what patterns find, until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (max_memory, max_memory))
+    known = enrichment.load_patterns(Path(patterns)) if patterns is not None else None
     for line in sys.stdin:
         path, root, max_bytes, follow_links = json.loads(line)
-        spent = resource.getrusage(resource.RUSAGE_SELF)
-        until = int(spent.ru_utime + spent.ru_stime) + 1 + max_seconds
-        resource.setrlimit(resource.RLIMIT_CPU, (until, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        _limit_computing(max_seconds)
         found = list(read_source(Path(path), root=Path(root), max_bytes=max_bytes, follow_links=follow_links))
         print(json.dumps([asdict(one) for one in found]), file=answers, flush=True)
+        if known is not None:
+            _limit_computing(_PATTERN_SECONDS)
+            texts = (one if isinstance(one, documents.SourceDocument) else None for one in found)
+            values = [{} if one is None else enrichment.find_by_patterns(one, known) for one in texts]
+            print(json.dumps(values), file=answers, flush=True)
+
+
+def _limit_computing(seconds: int) -> None:
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(spent.ru_utime + spent.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -82,6 +82,18 @@ _RERANK_CLOSING: Final = (
     "Leave out passages that have nothing to do with the question.",
 )
 
+_SECTIONS_OPENING: Final = _opening(
+    "Name the main sections of a document from the beginnings of its parts.",
+    "The parts of the document",
+    ", a role or another part",
+)
+_SECTIONS_CLOSING: Final = (
+    "Name the main sections that the parts between the lines marked {mark} above are of, in the document's language.",
+    "Take main sections only, such as 6.1 and 6.2, not 6.1.2.3. A title says in a few words what the section is about.",
+    'Reply with one JSON object of numbers and titles and nothing else, such as {"6.1": "...", "6.2": "..."}.',
+    "Leave out sections without a number. If there are none, reply with {}.",
+)
+
 _FILTER_OPENING: Final = _opening(
     "Find the restrictions that a question puts on the documents it wants.",
     "The fields of the documents and the question",
@@ -168,6 +180,15 @@ def plan_prompt(query: str, max_parts: int, boundary: str) -> str:
 def rerank_prompt(query: str, passages: Passages, boundary: str) -> str:
     """Write the prompt that asks for an order of passages, as numbers."""
     return _prompt(boundary, _RERANK_OPENING, [*_passages(passages), ("question", [query])], _RERANK_CLOSING)
+
+
+def sections_prompt(parts: Sequence[tuple[str, str, str]], boundary: str) -> str:
+    """Write the prompt that asks for the titles of numbered sections; of each part hierarchy, section and beginning."""
+    frames = [
+        (f"part {number}", [f"Hierarchy: {_flat(path)}", f"Section: {_flat(section)}", text])
+        for number, (path, section, text) in enumerate(parts, start=1)
+    ]
+    return _prompt(boundary, _SECTIONS_OPENING, frames, _SECTIONS_CLOSING)
 
 
 def filter_prompt(query: str, fields: Sequence[str], boundary: str) -> str:

@@ -20,7 +20,7 @@ from llama_index.retrievers.bm25 import BM25Retriever as LlamaBM25Retriever
 
 from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
-from agentic_retriever.indices import Index, KeywordIndex, embedded_text
+from agentic_retriever.indices import Index, KeywordIndex, searched_text
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import ProfiledNode, dominant_language
 from agentic_retriever.retrievers import base
@@ -93,7 +93,7 @@ class BM25Retriever(base.CheckedRetriever, LlamaBM25Retriever):
         if len(self._nodes) < len(nodes or ()):
             raise IndexingError("a node id comes twice among the nodes; node ids must be unique")
         if words is None:
-            texts = {node_id: embedded_text(node) for node_id, node in self._nodes.items()}
+            texts = {node_id: searched_text(node) for node_id, node in self._nodes.items()}
             profiled = (ProfiledNode(node_id, texts[node_id], node.metadata) for node_id, node in self._nodes.items())
             tokenizer = Tokenizer(language or dominant_language(profiled))
             words = KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)

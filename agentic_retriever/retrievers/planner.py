@@ -11,7 +11,7 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, RetrievalError
-from agentic_retriever.indices import Index, embedded_text
+from agentic_retriever.indices import Index, searched_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import plan_prompt
 from agentic_retriever.retrievers import base
@@ -453,7 +453,7 @@ def merge_parts(
     overlaps: dict[str, float] = {}
     for node_id, one in nodes.items():
         wanted = [term for part in (query, *by_part[node_id]) for term in terms[part]]
-        overlaps[node_id] = count_overlap(wanted, tokenizer.tokens(embedded_text(one.node)))
+        overlaps[node_id] = count_overlap(wanted, tokenizer.tokens(searched_text(one.node)))
     totals = {i: SIMILARITY_WEIGHT * similarity[i] + OVERLAP_WEIGHT * overlaps[i] for i in nodes}
     order = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])

@@ -22,7 +22,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.filters import merge_and, node_fields, predicate
-from agentic_retriever.indices import Index, embedded_text
+from agentic_retriever.indices import Index, searched_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import rerank_prompt
 from agentic_retriever.retrievers import base
@@ -193,7 +193,7 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     span = (max(values) - min(values)) or 1.0
     lifted = []
     for entry in nodes:
-        text = _joined(tokenizer.tokens(embedded_text(entry.node)))
+        text = _joined(tokenizer.tokens(searched_text(entry.node)))
         total = math.fsum(weight for weight, of_item in wanted if any(form in text for form in of_item))
         score = base.finite_or_least(entry.score)
         moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
@@ -212,7 +212,7 @@ def lift(nodes: Sequence[NodeWithScore], words: Sequence[str]) -> list[NodeWithS
         return list(nodes)
     span, lifted = (max(values) - min(values)) or 1.0, []
     for entry in nodes:
-        text, score = embedded_text(entry.node), base.finite_or_least(entry.score)
+        text, score = searched_text(entry.node), base.finite_or_least(entry.score)
         tokenizer = Tokenizer(detect_language(text))
         cut = _joined(tokenizer.tokens(text))
         had = [word for word in words if (run := tokenizer.query_tokens(word)) and _joined(run) in cut]
@@ -253,7 +253,7 @@ def make_reranker(config: RouterConfig, client: ModelClient | None) -> LLMRerank
 
 def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> str:
     """Return what a reranker reads of a node: its title, section and the beginning of its text."""
-    return embedded_text(entry.node)[:max_chars]
+    return searched_text(entry.node)[:max_chars]
 
 
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:

@@ -50,6 +50,7 @@ from agentic_retriever.filters import (
     predicate,
     walk_clauses,
 )
+from agentic_retriever.ingestion.chunking import MAPPED_SECTION
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,15 @@ _read_string: Final = JSONDecoder().raw_decode
 
 
 def embedded_text(node: BaseNode) -> str:
-    """Return what is embedded and searched of a node: its title, section and text."""
+    """Return what is embedded of a node: its title, section and text."""
     return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def searched_text(node: BaseNode) -> str:
+    """Return what words are looked for in and rerankers read: what is embedded, behind titles that only a map knows."""
+    mapped = node.metadata.get(MAPPED_SECTION)
+    titles = mapped if isinstance(mapped, list) else [mapped]
+    return "\n".join([*(title for title in titles if isinstance(title, str)), embedded_text(node)])
 
 
 def point_id(node_id: str) -> str:

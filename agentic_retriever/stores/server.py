@@ -383,7 +383,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         named: list[dict[str, Any]] = [{self.dense_vector_name: row.tolist()} for row in vectors]
         if self._words is not None:
             for row, sparse in zip(
-                named, self._words.vectors([points.embedded_text(node) for node in nodes]), strict=True
+                named, self._words.vectors([points.searched_text(node) for node in nodes]), strict=True
             ):
                 if sparse.indices:
                     row[self.sparse_vector_name] = sparse
@@ -567,7 +567,7 @@ class ServerWords:
             for record in records:
                 node = points.stored_node(record.payload)
                 if node is not None:
-                    words = _sparse_vector(sparse.document(points.embedded_text(node)))
+                    words = _sparse_vector(sparse.document(points.searched_text(node)))
                     rows.append(models.PointVectors(id=record.id, vector={store.sparse_vector_name: words}))
             if rows:
                 store._collection.update_vectors(store.collection_name, rows, wait=True)

@@ -137,7 +137,7 @@ def test_a_model_writes_the_question_out(make_with_model):
     [
         ("", "cannot be used"), ("I\ncannot\nsay", "no question"), ('{"question": "What', "no question"),
         ("[]", "no question"),
-        ('{"question": "What is the length of 77 trailers?"}', "77"), (LLMError("away"), "the call failed"),
+        ('{"question": "What is the length of 77 trailers?"}', "a figure"), (LLMError("away"), "the call failed"),
     ],
 )  # fmt: skip
 def test_rules_stand_in_for_a_model_that_fails(make_with_model, reply, why):

@@ -1,0 +1,202 @@
+"""The records of documents: made, listed, changed; what each holds is written by whoever indexes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime, timezone
+from json import dumps
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from agentic_retriever import errors
+from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, NodeRecord
+from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
+
+if TYPE_CHECKING:
+    from agentic_retriever.catalog.contents import Catalog
+    from agentic_retriever.catalog.indexes import Indexes
+
+CHANNEL: Final = "agentic_retriever_documents"  # PostgreSQL tells workers on it that there is something to do
+_D: Final = DOCUMENTS.c
+_COMPOSED: Final = frozenset({"index", "metadata"})
+_COLUMNS: Final = [one.name for one in fields(DocumentRecord) if one.name not in _COMPOSED]
+_SEARCHED: Final = ("title", "filename", "document_number")
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class DocumentRecords:
+    """The records of all documents that can be used from one data directory; safe to use from many threads."""
+
+    def __init__(self, indexes: Indexes, *, clock: Callable[[], datetime] = utc_now) -> None:
+        self.indexes = indexes
+        self.clock = clock
+
+    def add(self, index: str, document_id: str, **known: Any) -> tuple[DocumentRecord, bool]:  # noqa: ANN401 - columns
+        """Make a record of a file, or return that of the same file in that index, and whether it is new."""
+        index_id, now = self.indexes.row(index).id, self.clock()
+        with self.indexes.changing() as connection:
+            # Whoever adds the same file at the same time waits here, and then finds it.
+            held = sa.select(INDEXES.c.id).where(INDEXES.c.id == index_id).with_for_update()
+            if connection.execute(held).scalar() is None:
+                raise errors.UnknownIndexError(errors.unknown_name("index", index, self.indexes.rows()))
+            same = sa.select(_D.id).where(_D.index_id == index_id, _D.file_hash == known["file_hash"])
+            found = connection.execute(same.order_by(_D.created_at).limit(1)).scalar()
+            if found is None:
+                row = {"id": document_id, "index_id": index_id, "doc_id": document_id, "created_at": now} | known
+                connection.execute(sa.insert(DOCUMENTS).values(**row, updated_at=now))
+                announce(connection)
+        return self.get(found or document_id), found is None
+
+    def get(self, document_id: str) -> DocumentRecord:
+        found = self._select(_D.id == document_id, limit=1)
+        if not found:
+            raise errors.UnknownDocumentError(f"there is no document {document_id[:80]!r}; see documents list")
+        return found[0]
+
+    def find(self, *, limit: int = 50, offset: int = 0, **filters: Any) -> list[DocumentRecord]:  # noqa: ANN401
+        return self._select(*self._conditions(**filters), limit=limit, offset=offset)
+
+    def count(self, **filters: Any) -> int:  # noqa: ANN401 - those of _conditions
+        wanted = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._mine(), *self._conditions(**filters))
+        with self.indexes.database.reading() as connection:
+            return int(connection.execute(wanted).scalar_one())
+
+    def change(self, document_id: str, *conditions: sa.ColumnElement[bool], **changes: Any) -> bool:  # noqa: ANN401
+        """Change columns of a record where the conditions hold, and tell whether it was there."""
+        with self.indexes.changing() as connection:
+            change = sa.update(DOCUMENTS).where(_D.id == document_id, *conditions)
+            done = connection.execute(change.values(updated_at=self.clock(), **changes))
+            if changes.get("status") == DocumentStatus.PENDING.value:
+                announce(connection)
+            return bool(done.rowcount)
+
+    def given(self, document_id: str) -> dict[str, Any]:
+        """Return what the caller said of a document (``said``), what was found, and where each comes from."""
+        return dict(self._one(sa.select(_D.given).where(_D.id == document_id)) or {})
+
+    def source(self, document_id: str) -> tuple[str, str, str]:
+        """Return where a document was read (file, and folder that was added), and its kind."""
+        wanted = sa.select(_D.source, _D.root, _D.kind).where(_D.id == document_id)
+        with self.indexes.database.reading() as connection:
+            found = connection.execute(wanted).one_or_none()
+        return ("", "", "") if found is None else (found.source, found.root, found.kind)
+
+    def text(self, document_id: str) -> str:
+        return str(self._one(sa.select(_D.text).where(_D.id == document_id)) or "")
+
+    def exists(self, document_id: str) -> bool:
+        return self._one(sa.select(_D.id).where(_D.id == document_id)) is not None
+
+    def is_written(self, document_id: str) -> bool:
+        """Tell whether an index ever began to write a document."""
+        return self._one(sa.select(_D.content_hash).where(_D.id == document_id)) is not None
+
+    def remove(self, document_id: str) -> None:
+        with self.indexes.changing() as connection:
+            connection.execute(sa.delete(DOCUMENTS).where(_D.id == document_id))
+
+    def requeue_cut_off(self) -> None:
+        """Have documents written again whose writing was cut off and that no worker has."""
+        idle = _D.status.in_([DocumentStatus.INDEXED.value, DocumentStatus.INACTIVE.value])
+        with self.indexes.changing() as connection:
+            change = sa.update(DOCUMENTS).where(*self._mine(), _D.content_hash == "", idle, _D.is_active)
+            connection.execute(change.values(status=DocumentStatus.PENDING.value, updated_at=self.clock()))
+
+    def nodes(self, document_id: str) -> list[NodeRecord]:
+        names = [one.name for one in fields(NodeRecord)]
+        wanted = sa.select(*(NODES.c[name] for name in names)).where(NODES.c.document_id == document_id)
+        with self.indexes.database.reading() as connection:
+            rows = connection.execute(wanted.order_by(NODES.c.position, NODES.c.node_id)).mappings().all()
+        lists = ("page_numbers", "heading_hierarchy")
+        return [NodeRecord(**{**row, **{name: tuple(row[name]) for name in lists}}) for row in rows]
+
+    def _conditions(
+        self,
+        *,
+        index: str | None = None,
+        status: str | None = None,
+        document_type: str | None = None,
+        tag: str | None = None,
+        search: str | None = None,
+        is_active: bool | None = None,
+    ) -> list[sa.ColumnElement[bool]]:
+        told: list[sa.ColumnElement[bool]] = []
+        if index is not None:
+            told.append(_D.index_id == self.indexes.row(index).id)
+        if status is not None:
+            known = [one.value for one in DocumentStatus]
+            if status not in known:
+                raise errors.IndexingError(errors.unknown_name("status", str(status), known))
+            is_off = DocumentStatus(status) is DocumentStatus.INACTIVE
+            told += [~_D.is_active] if is_off else [_D.is_active, _D.status == DocumentStatus(status).value]
+        if document_type is not None:
+            told.append(_D.document_type == document_type)
+        if tag is not None:
+            told.append(_D.tags.cast(sa.Text).contains(dumps(tag), autoescape=True))
+        if search:
+            told.append(sa.or_(*(_D[name].icontains(search, autoescape=True) for name in _SEARCHED)))
+        if is_active is not None:
+            told.append(_D.is_active == is_active)
+        return told
+
+    def _one(self, wanted: sa.Select[Any]) -> Any:  # noqa: ANN401 - one column of one row
+        with self.indexes.database.reading() as connection:
+            return connection.execute(wanted).scalar()
+
+    def _mine(self) -> tuple[sa.ColumnElement[bool], ...]:
+        return (_D.index_id.in_([row.id for row in self.indexes.rows().values()]),)
+
+    def _select(self, *conditions: sa.ColumnElement[bool], limit: int, offset: int = 0) -> list[DocumentRecord]:
+        names = {row.id: name for name, row in self.indexes.rows().items()}
+        if not names:
+            return []
+        columns = [_D[name] for name in (*_COLUMNS, "index_id", "metadata", "given")]
+        wanted = sa.select(*columns).where(*self._mine(), *conditions).order_by(_D.created_at.desc(), _D.id)
+        with self.indexes.database.reading() as connection:
+            rows = connection.execute(wanted.limit(limit).offset(offset)).mappings().all()
+        return [_record(dict(row), names) for row in rows]
+
+
+def _record(row: dict[str, Any], names: Mapping[int, str]) -> DocumentRecord:
+    given = row.pop("given")
+    said = {key: value for key, value in given.get("said", {}).items() if key != "title" and value is not None}
+    metadata = {**given.get("found", {}), **row.pop("metadata"), **said}
+    if given.get("origins"):
+        metadata["_origins"] = given["origins"]
+    row |= {"index": names[row.pop("index_id")], "metadata": metadata, "tags": tuple(row["tags"])}
+    status = DocumentStatus(row["status"]) if row["is_active"] else DocumentStatus.INACTIVE
+    return DocumentRecord(**row | {"status": status})
+
+
+def announce(connection: sa.Connection) -> None:
+    """Have PostgreSQL wake the workers that listen, once the transaction is confirmed."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
+
+
+# What whoever indexes documents asks and tells of their records.
+
+
+def known_of(catalog: Catalog) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """Return what callers said of the documents of an index, by ``doc_id``, and which of them are switched off."""
+    mine = _D.index_id == catalog.id
+    with catalog.indexes.database.reading() as connection:
+        told = connection.execute(sa.select(_D.doc_id, _D.given).where(mine, _D.given != {}))
+        said = {row.doc_id: row.given["said"] for row in told if row.given.get("said")}
+        inactive = connection.execute(sa.select(_D.doc_id).where(mine, _D.is_active.is_(False))).scalars()
+        return said, set(inactive)
+
+
+def describe(catalog: Catalog, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Tell records, by ``doc_id``, what was found in their documents."""
+    if not facts:
+        return
+    with catalog.indexes.changing() as connection:
+        for doc_id, columns in facts.items():
+            change = sa.update(DOCUMENTS).where(_D.index_id == catalog.id, _D.doc_id == doc_id)
+            connection.execute(change.values(**columns))

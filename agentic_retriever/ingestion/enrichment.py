@@ -1,0 +1,252 @@
+r"""What is known of a document beside its text: metadata that rules find, each with where it comes from.
+
+The rules are patterns in a file (``DATA_DIR/patterns.yaml`` or ``.json``) behind those of the package. A pattern is a
+regular expression without regard to letter case; what its first group, or all of it, matches is the value:
+
+.. code-block:: yaml
+
+    SAT:                                  # the source; the patterns of "*" hold for every document
+      namespace: mx/tax
+      match: ['Servicio de Administración Tributaria']   # in title, file name or the beginning of the text
+      document_type: {resolution: ['Resolución Miscelánea']}
+      document_number: ['RMF (?:para )?(\d{4})']
+      document_date: ['Ciudad de México, a ([^.\n]{6,40})']   # likewise valid_from and valid_until
+      article: ['^artículo (\d+)']
+      entities: {Banco de México: ['\bBanxico\b']}
+      tags: {taxes: ['\bISR\b']}
+
+What a document brings itself, or its caller says, is never overwritten. Nothing found joins the text that is embedded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from functools import lru_cache
+from importlib import resources
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Final
+
+import yaml
+from llama_index.core.schema import TextNode
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from agentic_retriever.errors import ConfigError, SourceError
+from agentic_retriever.ingestion.documents import SourceDocument, clean_text, flat_metadata
+from agentic_retriever.text.numbers import find_dates
+
+PATTERN_FILES: Final = ("patterns.yaml", "patterns.yml", "patterns.json")
+ORIGINS: Final = "_origins"  # in the metadata of a record: where each of the others comes from
+SIDECAR: Final = ".meta.json"  # the ending of a file with the metadata of the one beside it
+CALLER: Final = "caller"
+EVERY: Final = "*"
+MAX_PATTERN_CHARS: Final = 300
+_MAX_PATTERNS: Final = 500
+_MAX_FILE_BYTES: Final = 200_000
+_HEAD: Final = 20_000  # characters in which a source, a type, a number and dates are looked for
+_BODY: Final = 400_000  # likewise articles, entities and tags
+_MAX_VALUES, _MAX_CHARS = 50, 120
+_DATE_KEYS: Final = ("document_date", "date", "published", "issued", "fecha", "created")
+_YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+_BRINGS: Final = {"md": "front matter", "pdf": "pdf", "jsonl": "record"}
+OWN_KINDS: Final = frozenset({"jsonl", "document", "nodes"})  # whose metadata is the caller's affair
+
+
+def _checked(pattern: str) -> str:
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise ValueError(f"a pattern has {len(pattern)} characters, at most {MAX_PATTERN_CHARS} are allowed")
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as err:
+        raise ValueError(f"{pattern[:60]!r} is no regular expression ({err})") from err
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_checked)]
+
+
+class SourcePatterns(BaseModel):
+    """How the documents of one source are recognised, and what is found in them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    namespace: str = ""
+    match: list[Pattern] = []
+    document_type: dict[str, list[Pattern]] = {}
+    document_number: list[Pattern] = []
+    document_date: list[Pattern] = []
+    valid_from: list[Pattern] = []
+    valid_until: list[Pattern] = []
+    article: list[Pattern] = []
+    entities: dict[str, list[Pattern]] = {}
+    tags: dict[str, list[Pattern]] = {}
+
+
+Patterns = Mapping[str, SourcePatterns]
+_ADAPTER: Final = TypeAdapter(dict[str, SourcePatterns])
+
+
+@lru_cache(1)
+def default_patterns() -> Patterns:
+    text = resources.files("agentic_retriever.ingestion").joinpath("patterns.json").read_text(encoding="utf-8")
+    return _ADAPTER.validate_python(json.loads(text))
+
+
+def patterns_file(data_dir: str | Path) -> Path | None:
+    """Return the file of patterns of a data directory, if it has one."""
+    return next((path for name in PATTERN_FILES if (path := Path(data_dir, name)).is_file()), None)
+
+
+def load_patterns(path: Path) -> Patterns:
+    """Read a file of patterns; a ``ConfigError`` says what is wrong in it."""
+    try:
+        data = path.read_bytes()[: _MAX_FILE_BYTES + 1]
+        if len(data) > _MAX_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than {_MAX_FILE_BYTES:,} bytes; keep patterns short")
+        read: Any = json.loads(data) if path.suffix == ".json" else yaml.safe_load(data)
+        patterns = _ADAPTER.validate_python(read if read is not None else {})
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as err:
+        what = str(err).replace("\n", " ")[:200]
+        if isinstance(err, ValidationError):
+            first = err.errors(include_input=False)[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ConfigError(f"cannot use the patterns in {path}: {what}; see docs/documents.md") from err
+    count = sum(len(_texts(one)) for one in patterns.values())
+    if count > _MAX_PATTERNS:
+        raise ConfigError(f"{path} has {count:,} patterns, at most {_MAX_PATTERNS} are read")
+    return patterns
+
+
+def _texts(patterns: SourcePatterns) -> list[str]:
+    told = [value for value in patterns.model_dump().values() if isinstance(value, (list, dict))]
+    return [text for one in told for part in (one.values() if isinstance(one, dict) else [one]) for text in part]
+
+
+def find_by_patterns(document: SourceDocument, patterns: Patterns) -> dict[str, object]:
+    """Look for what patterns name; it may take long where they are bad, so those of users run in a bounded process."""
+    head = "\n".join((document.title, PurePath(document.source).name, document.text[:_HEAD]))
+    named = ((name, one) for name, one in patterns.items() if name != EVERY)
+    source, own = next(((name, one) for name, one in named if any(_search(p, head) for p in one.match)), ("", None))
+    found: dict[str, object] = {"source": source, "namespace": own.namespace if own else ""}
+    for one in (own, patterns.get(EVERY)):
+        if one is not None:
+            found = _joined(found, _applied(one, head, document.text[:_BODY]))
+    return {name: value for name, value in found.items() if value}
+
+
+def _joined(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
+    """Join what two sets of rules found: the first goes before, and lists have what is in either."""
+    joined = {**second, **{name: value for name, value in first.items() if value}}
+    for name in ("entities", "tags"):
+        lists = [value for value in (first.get(name), second.get(name)) if isinstance(value, list)]
+        joined[name] = [*dict.fromkeys(chain.from_iterable(lists))]
+    return joined
+
+
+def _applied(patterns: SourcePatterns, head: str, body: str) -> dict[str, object]:
+    kind = next((name for name, those in patterns.document_type.items() if any(_search(p, head) for p in those)), "")
+    found: dict[str, object] = {"document_type": kind, "document_number": _first(patterns.document_number, head)}
+    for name in ("document_date", "valid_from", "valid_until"):
+        dates = (iso_date(text) for pattern in getattr(patterns, name) for text in _all(pattern, head))
+        found[name] = next(filter(None, dates), "")
+    found["article_count"] = len({text.casefold() for pattern in patterns.article for text in _all(pattern, body)})
+    for name in ("entities", "tags"):
+        named = getattr(patterns, name).items()
+        found[name] = [key for key, those in named if any(_search(p, body) for p in those)][:_MAX_VALUES]
+    return found
+
+
+def _search(pattern: str, text: str) -> re.Match[str] | None:
+    return re.search(pattern, text, re.IGNORECASE | re.MULTILINE)
+
+
+def _all(pattern: str, text: str) -> Iterable[str]:
+    for found in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
+        yield " ".join((found[1] if found.re.groups and found[1] else found[0]).split())[:_MAX_CHARS]
+
+
+def _first(patterns: Sequence[str], text: str) -> str:
+    return next((value for pattern in patterns for value in _all(pattern, text) if value), "")
+
+
+def iso_date(text: str) -> str:
+    """Read the first whole date of a short text as YYYY-MM-DD; empty where there is none."""
+    for found in find_dates(text[:200]):
+        for year, month, day in found.readings:
+            with suppress(ValueError):
+                return date(year or 0, month or 0, day or 0).isoformat()
+    return ""
+
+
+def enrich(document: SourceDocument) -> tuple[dict[str, object], dict[str, str]]:
+    """Return the metadata of a document with what rules find in it, and where each comes from."""
+    values, brings = dict(document.metadata), _BRINGS.get(document.kind, CALLER)
+    origins = {key: document.origins.get(key, brings) for key in values}
+    if document.kind in OWN_KINDS:
+        return values, origins
+    found = _joined(document.found, find_by_patterns(document, default_patterns()))
+    for key, value in found.items():
+        if value and key not in values:
+            values[key], origins[key] = value, "text"
+    _derive(document, values, origins)
+    return values, origins
+
+
+def count_articles(nodes: Sequence[TextNode], values: dict[str, object], origins: dict[str, str]) -> None:
+    """Count the articles that the nodes of a document are of, where its patterns counted none; nodes tell, too."""
+    told = (node.metadata.get("article_number") or () for node in nodes)
+    articles = set(chain.from_iterable(one if isinstance(one, (list, tuple)) else [one] for one in told))
+    if articles and "article_count" not in values:
+        values["article_count"], origins["article_count"] = len(articles), "headings"
+        for node in nodes:
+            node.metadata["article_count"] = len(articles)
+            node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, "article_count"]
+    if nodes and "language" not in values and "language" in nodes[0].metadata:
+        values["language"], origins["language"] = nodes[0].metadata["language"], "text"
+
+
+def _derive(document: SourceDocument, values: dict[str, object], origins: dict[str, str]) -> None:
+    if not iso_date(str(values.get("document_date", ""))):
+        keys = ((key, iso_date(str(values[key]))) for key in _DATE_KEYS if key in values)
+        key, day = next(((key, day) for key, day in keys if day), ("", ""))
+        if day and "document_date" not in values:
+            values["document_date"], origins["document_date"] = day, origins[key]
+    if "year" not in values:
+        day, name = iso_date(str(values.get("document_date", ""))), PurePath(document.source).stem
+        named = set(_YEAR.findall(f"{document.title} {name}"))
+        if len(named) == 1:
+            values["year"], origins["year"] = int(named.pop()), "title"
+        elif day:
+            values["year"], origins["year"] = int(day[:4]), origins["document_date"]
+
+
+# What stands in a file beside the document: ``report.pdf.meta.json`` or ``report.meta.json``.
+
+
+def sidecar_of(path: Path) -> Path | None:
+    return next((one for one in (Path(f"{path}{SIDECAR}"), path.with_suffix(SIDECAR)) if one.is_file()), None)
+
+
+def read_sidecar(path: Path) -> dict[str, object]:
+    """Read the metadata in a file beside a document; a ``SourceError`` says what is wrong with it."""
+    try:
+        data = json.loads(path.read_bytes()[:_MAX_FILE_BYTES])
+    except (OSError, ValueError, RecursionError) as err:
+        raise SourceError(f"cannot be read as JSON ({str(err)[:80]}); the document is taken without it") from err
+    if not isinstance(data, dict):
+        raise SourceError(f"holds a JSON {type(data).__name__}, not an object; the document is taken without it")
+    return flat_metadata(data, doc_id="")
+
+
+def with_metadata(document: SourceDocument, given: Mapping[str, object], origin: str) -> SourceDocument:
+    """Return a document with metadata that goes before its own; ``None`` takes a value away."""
+    title = given.get("title", document.title)
+    metadata = {key: value for key, value in {**document.metadata, **given}.items() if value is not None}
+    metadata.pop("title", None) if "title" in given else None
+    origins = {**document.origins, **dict.fromkeys(given, origin)}
+    return replace(document, title=clean_text(str(title)), metadata=metadata, origins=origins)

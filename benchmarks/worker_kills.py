@@ -1,0 +1,166 @@
+"""Documents whose workers are killed (-9) again and again: what becomes of them, held against a run without kills.
+
+``python -m benchmarks.worker_kills [--documents N] [--kills N] [--url URL]`` prints one line of JSON. Workers are
+forked, so that each begins at once; half of the kills come at random moments, the others each in another state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from itertools import cycle, islice
+from pathlib import Path
+
+from agentic_retriever.catalog.claims import Claims
+from agentic_retriever.catalog.contents import Catalog
+from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.indices import Indexer
+from agentic_retriever.lifecycle.worker import DocumentWorker
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.testing import FakeEmbedding
+
+INDEX = "papers"
+LEASE_S = 1.0
+WORDS = ("river", "stone", "light", "engine", "cloud", "forest", "iron", "letter", "market", "signal")
+#: In which state a worker dies: the call that it does not return from, or does not begin.
+STATES = {
+    "claimed": (DocumentWorker, "_read", "before"),
+    "read": (DocumentWorker, "_read", "after"),
+    "embedded": (Indexer, "_embedded", "after"),
+    "begun": (Catalog, "begin", "after"),
+    "stored": (Catalog, "confirm", "before"),
+    "confirmed": (Catalog, "confirm", "after"),
+    "finished": (Claims, "finish", "after"),
+}
+
+
+class SlowEmbedding(FakeEmbedding):
+    """Takes some milliseconds a text, so that random kills come at every step."""
+
+    def _vector(self, text: str) -> list[float]:
+        time.sleep(0.004)
+        return super()._vector(text)
+
+
+def texts(count: int, seed: int = 3) -> dict[str, bytes]:
+    """Make documents of a few sections each; every ninth cannot be read."""
+    draw = random.Random(seed)
+    made = {}
+    for n in range(count):
+        parts = [f"## {i}. {draw.choice(WORDS)}\n\n{_words(draw, n)}" for i in range(1, draw.randint(3, 9))]
+        made[f"paper-{n}.md"] = f"# Paper {n}\n\n".encode() + "\n\n".join(parts).encode()
+        if n % 9 == 8:
+            made[f"paper-{n}.md"] += b"\0"
+    return made
+
+
+def _words(draw: random.Random, n: int) -> str:
+    return " ".join(draw.choice(WORDS) + (f"-{n}." if draw.random() < 0.1 else "") for _ in range(120))
+
+
+def router(folder: Path, url: str) -> AgenticRouter:
+    config = RouterConfig(data_dir=folder, database_url=Secret(url), chunk_size=128, chunk_overlap=0)
+    return AgenticRouter(config, embedding=SlowEmbedding())
+
+
+def run_worker(folder: Path, url: str, die: str = "") -> None:
+    """Be a worker until killed, or until nothing waits any more; ``die`` in a state, with the first document."""
+    if die:
+        owner, name, when = STATES[die]
+        call = getattr(owner, name)
+
+        def dying(*args: object, **kwargs: object) -> object:
+            result = None if when == "before" else call(*args, **kwargs)
+            os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(owner, name, dying)
+    with router(folder, url) as made:
+        worker = DocumentWorker(made.resources, made.documents, lease_s=LEASE_S)
+        worker.start()
+        while made.documents.count(status="pending") + made.documents.count(status="processing"):
+            time.sleep(0.05)
+        worker.stop()
+
+
+def forked(folder: Path, url: str, die: str = "") -> int:
+    child = os.fork()
+    if not child:
+        try:
+            run_worker(folder, url, die)
+        finally:
+            os._exit(0)
+    return child
+
+
+def measure(folder: Path, url: str, documents: dict[str, bytes], kills: int, seed: int = 5) -> dict[str, object]:
+    draw, started, done = random.Random(seed), time.monotonic(), Counter[str]()
+    with router(folder, url) as made:
+        for name, content in documents.items():
+            made.documents.upload(content, index=INDEX, filename=name)
+    states = list(islice(cycle(STATES), kills // 2)) + [""] * (kills - kills // 2)
+    draw.shuffle(states)
+    for die in states:
+        child = forked(folder, url, die)
+        ends = time.monotonic() + (20.0 if die else draw.uniform(0.05, 2.5))
+        while time.monotonic() < ends and os.waitpid(child, os.WNOHANG) == (0, 0):
+            time.sleep(0.01)
+        if time.monotonic() < ends:
+            done["by itself in a state" if die else "by itself"] += 1
+            continue
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        done["at random"] += 1
+    os.waitpid(forked(folder, url), 0)
+    return summary(folder, url) | {"kills": dict(done), "seconds": round(time.monotonic() - started, 1)}
+
+
+def summary(folder: Path, url: str) -> dict[str, object]:
+    """Say what is there, and hold catalog and store against each other."""
+    with router(folder, url) as made:
+        records = made.documents.list(limit=100_000)
+        nodes = [node for record in records for node in made.documents.nodes(record.id)]
+        index = made.stored_index(INDEX)
+        index.check_contents()
+        stored = list(index.vector_store.node_ids())
+        return {
+            "documents": dict(Counter(record.status.value for record in records)),
+            "reasons": dict(Counter(record.error_message for record in records if record.status.value == "failed")),
+            "nodes": len(nodes),
+            "stored": len(stored),
+            "same": sorted(stored) == sorted(node.node_id for node in nodes),
+            "contents": sorted(node.content_hash for node in nodes),
+            "duplicates": len(nodes) - len({(node.document_id, node.position) for node in nodes}),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--url", default="", help="PostgreSQL for the catalog, an empty schema of it; else SQLite")
+    parser.add_argument("--clean-url", default="", help="the same for the run without kills")
+    chosen = parser.parse_args()
+    documents = texts(chosen.documents)
+    folder = Path(tempfile.mkdtemp(prefix="worker-kills-"))
+    try:
+        killed = measure(folder / "killed", chosen.url, documents, chosen.kills)
+        clean = measure(folder / "clean", chosen.clean_url, documents, 0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    same = {name: killed[name] == clean[name] for name in ("nodes", "contents")}
+    short = {name: value for name, value in killed.items() if name != "contents"}
+    print(json.dumps(short | {"as_without_kills": same, "clean_documents": clean["documents"]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

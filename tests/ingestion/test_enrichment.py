@@ -1,0 +1,180 @@
+"""What rules find of a document beside its text, where it comes from, and who goes before whom."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.ingestion import BoundedReader, SkippedSource, chunk_document, discover, read_source
+from agentic_retriever.ingestion.chunking import ChunkSettings
+from agentic_retriever.ingestion.documents import SourceDocument
+from agentic_retriever.ingestion.enrichment import (
+    count_articles,
+    enrich,
+    find_by_patterns,
+    iso_date,
+    load_patterns,
+    patterns_file,
+    with_metadata,
+)
+from agentic_retriever.sample import DATA
+
+MEXICAN = DATA / "patterns.yaml"
+RMF = """Resolución Miscelánea Fiscal para 2024
+Publicada en el Diario Oficial de la Federación el 29 de diciembre de 2023
+
+Artículo 1. El SAT y el Banco de México emiten reglas sobre CFDI.
+
+Artículo 2. Esta resolución entrará en vigor el 1 de enero de 2024 y trata del ISR.
+"""
+
+
+def document(text: str, *, kind: str = "txt", source: str = "/in/a.txt", **fields) -> SourceDocument:
+    return SourceDocument(**{"doc_id": "a", "title": "A", "text": text, "kind": kind, "source": source} | fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (RMF, {"source": "SAT", "namespace": "mx/tax", "document_type": "miscellaneous resolution",
+               "document_number": "2024", "document_date": "2023-12-29", "valid_from": "2024-01-01",
+               "article_count": 2, "entities": ["SAT", "Banxico"], "tags": ["ISR", "CFDI"]}),
+        ("Circular 14/2017\nCiudad de México, a 4 de julio de 2017. El Banco de México regula el SPEI.",
+         {"source": "Banxico", "document_type": "circular", "document_number": "14/2017",
+          "document_date": "2017-07-04", "tags": ["payments"]}),
+        ("Comisión Nacional Bancaria y de Valores. Disposiciones de carácter general.\nArtículo 5 Bis. Capital neto.",
+         {"source": "CNBV", "document_type": "general provisions", "article_count": 1, "tags": ["capital"]}),
+    ],
+)  # fmt: skip
+def test_the_sample_knows_mexican_regulators(text, expected):
+    found = find_by_patterns(document(text), load_patterns(MEXICAN))
+    assert expected.items() <= found.items()
+
+
+def test_a_document_of_no_source_has_none():
+    assert find_by_patterns(document("The tides of the sea rise twice a day."), load_patterns(MEXICAN)) == {}
+
+
+def test_what_a_document_brings_goes_before_what_is_found_and_each_says_where_from():
+    brought = document(RMF, kind="md", metadata={"document_type": "rules", "date": "2020-05-06"}, title="Rules of 2019")
+    values, origins = enrich(replace(brought, found=find_by_patterns(brought, load_patterns(MEXICAN))))
+    assert (values["document_type"], origins["document_type"]) == ("rules", "front matter")
+    assert (values["document_date"], origins["document_date"]) == ("2023-12-29", "text")
+    assert (values["year"], origins["year"]) == (2019, "title")
+    said = with_metadata(brought, {"document_type": "law", "date": None, "title": "T", "year": 1999}, "caller")
+    values, origins = enrich(said)
+    assert (said.title, values["document_type"], origins["document_type"]) == ("T", "law", "caller")
+    assert (values["year"], "date" in values) == (1999, False)
+
+
+def test_dates_of_front_matter_and_of_pdfs_count():
+    values, origins = enrich(document("text", kind="pdf", metadata={"created": "2021-03-04"}))
+    assert (values["document_date"], origins["document_date"]) == ("2021-03-04", "pdf")
+    assert (values["year"], origins["year"]) == (2021, "pdf")
+    labelled = document("Report\n\n**Date:** 5 May 2022\nDocument No.: AB-12/7\nvalid until: 2023-01-31\n")
+    values, _ = enrich(labelled)
+    assert (values["document_date"], values["document_number"], values["valid_until"]) == (
+        "2022-05-05", "AB-12/7", "2023-01-31",
+    )  # fmt: skip
+    # A date somewhere in the text is not that of the document.
+    assert "document_date" not in enrich(document("The year ended on 30 September 2024 with a loss."))[0]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "document", "nodes"])
+def test_records_and_documents_of_callers_stay_as_they_are(kind):
+    given = document("Date: 5 May 2022", kind=kind, metadata={"x": 1}, title="2019")
+    assert enrich(given)[0] == {"x": 1}
+
+
+def test_articles_are_counted_and_nothing_found_is_embedded():
+    text = "# Ley\n\n" + "\n\n".join(f"Artículo {n}. Texto del artículo {n} de la ley." for n in range(1, 8))
+    plain = document(text, kind="md", title="Ley")
+    values, origins = enrich(replace(plain, found={"tags": ["x"]}))
+    nodes = chunk_document(replace(plain, metadata=values), ChunkSettings())
+    count_articles(nodes, values, origins)
+    assert (values["article_count"], origins["article_count"], values["language"]) == (7, "headings", "es")
+    assert {node.metadata["article_count"] for node in nodes} == {7}
+    bare = chunk_document(plain, ChunkSettings())
+    assert [node.node_id for node in nodes] == [node.node_id for node in bare]  # which are made of what is embedded
+    modes = [[node.get_content(metadata_mode="embed") for node in some] for some in (nodes, bare)]
+    assert modes[0] == modes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "day"),
+    [("29 de diciembre de 2023", "2023-12-29"), ("March 3, 2021", "2021-03-03"), ("2020-02-30", ""), ("May 2021", "")],
+)
+def test_whole_dates_are_read(text, day):
+    assert iso_date(text) == day
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SAT: {match: ['(']}", "no regular expression"),
+        ("SAT: {match: ['" + "a" * 301 + "']}", "at most 300"),
+        ("SAT: {wrong: 1}", "SAT.wrong"),
+        ("[1]", "dictionary"),
+        ("SAT: {match: [", "cannot use the patterns"),
+        ("SAT: {match: [" + "a," * 600 + "]}", "at most 500"),
+    ],
+)
+def test_patterns_that_cannot_be_used_are_named(tmp_path, text, said):
+    (tmp_path / "patterns.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        load_patterns(patterns_file(tmp_path))
+
+
+def test_a_pattern_may_be_json_and_there_may_be_none(tmp_path):
+    assert patterns_file(tmp_path) is None
+    (tmp_path / "patterns.json").write_text(json.dumps({"*": {"tags": {"sea": ["tide"]}}}), encoding="utf-8")
+    found = find_by_patterns(document("High TIDES"), load_patterns(patterns_file(tmp_path)))
+    assert found == {"tags": ["sea"]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no limits to set there")
+def test_a_pattern_without_end_costs_only_what_it_would_find(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.ingestion.readers._PATTERN_SECONDS", 0)
+    patterns = tmp_path / "patterns.yaml"
+    patterns.write_text("'*': {tags: {x: ['(a+)+$']}}", encoding="utf-8")
+    (tmp_path / "bad.txt").write_text("a" * 60 + "b", encoding="utf-8")
+    (tmp_path / "good.txt").write_text("caa", encoding="utf-8")
+    code = "agentic_retriever.ingestion.readers._CODE"
+    monkeypatch.setattr(code, _with_short_limit(), raising=True)
+    with BoundedReader(patterns=patterns) as reader:
+        bad, good = (
+            list(reader.read(tmp_path / name, root=tmp_path, max_bytes=1_000, follow_links=False))
+            for name in ("bad.txt", "good.txt")
+        )
+    assert [type(one) for one in bad] == [SkippedSource, SourceDocument]
+    assert bad[0].kind == "noted"
+    assert "patterns took more than" in bad[0].reason
+    assert (bad[1].text[:2], bad[1].found) == ("aa", {})
+    assert [one.found for one in good] == [{"tags": ["x"]}]
+
+
+def _with_short_limit() -> str:
+    from agentic_retriever.ingestion import readers
+
+    return readers._CODE.replace("; readers.serve(", "; readers._PATTERN_SECONDS = 0; readers.serve(")
+
+
+def test_what_stands_in_a_file_beside_goes_before_and_is_no_document(tmp_path):
+    (tmp_path / "a.md").write_text("---\nyear: 2001\ntitle: Old\n---\n\nText of a.\n", encoding="utf-8")
+    (tmp_path / "a.md.meta.json").write_text('{"year": 2020, "title": "New", "team": {"name": "x"}}', encoding="utf-8")
+    (tmp_path / "b.md").write_text("Text of b.", encoding="utf-8")
+    (tmp_path / "b.meta.json").write_text("[1]", encoding="utf-8")
+    files = discover(tmp_path)
+    assert [file.name for file in files] == ["a.md", "b.md"]
+    [a], b = (list(read_source(file, root=tmp_path)) for file in files)
+    assert (a.title, dict(a.metadata), dict(a.origins)) == (
+        "New",
+        {"year": 2020, "team_name": "x"},
+        {"year": "sidecar", "title": "sidecar", "team_name": "sidecar"},
+    )
+    assert [Path(b[0].source).name, b[0].reason[:25], b[1].text] == [
+        "b.meta.json", "holds a JSON list, not an", "Text of b.",
+    ]  # fmt: skip
