@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -110,13 +111,13 @@ async def upload(  # noqa: PLR0913, PLR0917 - the fields of a form
 async def take_in(service: Service, file: UploadFile, **given: Any) -> models.DocumentOut:  # noqa: ANN401 - of upload
     """Hand an upload to the router, from a file of its own: what is large is nowhere in memory."""
 
+    name = re.split(r"[/\\]", file.filename or "")[-1]  # some clients send folders, of whatever system
+
     def hand_in() -> models.DocumentOut:
-        with tempfile.NamedTemporaryFile(suffix=Path(file.filename or "").suffix[:16]) as copy:
+        with tempfile.NamedTemporaryFile(suffix=Path(name).suffix[:16]) as copy:
             shutil.copyfileobj(file.file, copy)
             copy.flush()
-            return models.DocumentOut.of(
-                service.router.documents.upload(Path(copy.name), filename=file.filename, **given)
-            )
+            return models.DocumentOut.of(service.router.documents.upload(Path(copy.name), filename=name, **given))
 
     return await service.run(hand_in)
 

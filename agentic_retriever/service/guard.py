@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from fastapi import Depends, Request
 from limits import RateLimitItem, parse
-from limits.aio.storage import MemoryStorage, Storage
+from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 from limits.storage import storage_from_string
+from limits.strategies import MovingWindowRateLimiter as SharedLimiter
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -150,12 +151,7 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
         raise Refused(403, "Foreign origin", "another site may not change anything here; send a key instead")
 
 
-_REDIS: Final[dict[str, Any]] = {
-    "implementation": "redispy",  # the client that the answer cache has, too
-    "wrap_exceptions": True,
-    "socket_timeout": 0.2,
-    "socket_connect_timeout": 0.2,
-}
+_REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2, "socket_connect_timeout": 0.2}
 
 
 class Limits:
@@ -167,20 +163,20 @@ class Limits:
         redis = service.router.config.redis_url.reveal()
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
-        storage = cast(Storage, storage_from_string(f"async+{redis}", **_REDIS)) if redis else None
-        self._shared = None if storage is None else MovingWindowRateLimiter(storage)
+        self._shared = SharedLimiter(storage_from_string(redis, **_REDIS)) if redis else None
         self._under_way: Counter[str] = Counter()
 
     async def count(self, caller: Caller) -> None:
         """Count a request; ``Refused`` with 429 when there were too many."""
         if self._rate is None or not caller.key_id:
             return
-        limiter = self._shared or self._memory
         try:
-            allowed = await limiter.hit(self._rate, caller.key_id)
+            allowed = self._shared is not None and await self._service.run(self._shared.hit, self._rate, caller.key_id)
+            counted = self._shared is not None
         except StorageError:
-            limiter = self._memory
-            allowed = await limiter.hit(self._rate, caller.key_id)
+            counted = False
+        if not counted:
+            allowed = await self._memory.hit(self._rate, caller.key_id)
         if not allowed:
             wait = self._rate.get_expiry()
             raise Refused(429, "Too many requests", f"a key may send {self._rate}", {"Retry-After": str(wait)})

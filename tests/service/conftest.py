@@ -10,16 +10,24 @@ from waiting import wait_until
 
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 
+from agentic_retriever.indices.index import _copy_sparse
 from agentic_retriever.service.app import create_app
 from agentic_retriever.service.server import Server
 from agentic_retriever.service.settings import Role, ServiceSettings
 
 
 @pytest.fixture
-def make_app(make_router, small_store, tmp_path):
-    """Makes applications over a copy of the small store, which has its own keys and documents."""
-    folder = tmp_path / "data"
-    shutil.copytree(small_store, folder)
+def folder(small_store, tmp_path):
+    """A copy of the small store, gone with the test that it is for."""
+    copied = tmp_path / "data"
+    shutil.copytree(small_store, copied, copy_function=_copy_sparse)  # nearly all of it is zeros
+    yield copied
+    shutil.rmtree(copied)
+
+
+@pytest.fixture
+def make_app(folder, make_router):
+    """Makes applications over that copy, with its own keys and documents."""
 
     def make(*, settings=None, **parts):
         router = complete(make_router(data_dir=folder, **{"query_log": "plain"} | parts))
@@ -66,7 +74,7 @@ def serve():
     def start(app):
         object.__setattr__(app.state.service.settings, "port", 0)
         urls = []
-        server = Server(app, on_start=urls.append)
+        server = app.state.server = Server(app, on_start=urls.append)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
         started.append((server, thread))
         thread.start()

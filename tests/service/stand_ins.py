@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agentic_retriever import errors
+from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.querylog.records import entry_of
 
 Cited = namedtuple("Cited", "number node_id title section score")
@@ -52,6 +53,7 @@ class Documents:
         self.lock = threading.Lock()
 
     def upload(self, source, *, index, filename=None, title=None, description="", **known):
+        check_index_name(index)
         data = Path(source).read_bytes() if not isinstance(source, bytes) else source
         name = Path(filename or "file.txt").name
         if not data or Path(name).suffix not in {".pdf", ".txt", ".md"}:
@@ -112,7 +114,6 @@ class Documents:
 
     def file(self, document_id):
         self.get(document_id)
-        return None
 
     def nodes(self, document_id):
         return []
@@ -151,7 +152,10 @@ class History:
 
 
 def without_askers(call):
-    return lambda query, *, user_id="", conversation_id="", **wanted: call(query, **wanted)
+    def without(query, *, user_id="", conversation_id="", **wanted):
+        return call(query, **wanted)
+
+    return without
 
 
 def complete(router):
