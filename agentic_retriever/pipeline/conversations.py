@@ -9,6 +9,7 @@ from typing import Final
 
 from cachetools import TTLCache
 
+from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.embeddings.model import embedding_time_s
 from agentic_retriever.errors import (
@@ -17,6 +18,7 @@ from agentic_retriever.errors import (
     InvalidQueryError,
     LLMError,
     LLMOutputError,
+    QueryLogError,
 )
 from agentic_retriever.llm import ModelClient, TierNeeds, ask, containers, json_values
 from agentic_retriever.llm.prompts import follow_up_prompt
@@ -64,10 +66,12 @@ def turns_of(messages: Iterable[tuple[str, str, str]]) -> tuple[Turn, ...]:
 class Conversations:
     """The last turns of conversations, in memory; safe to use from many threads.
 
-    A conversation belongs to the user who began it: another user's of the same name is another one.
+    A conversation belongs to the user who began it: another user's of the same name is another one. What is not in
+    memory is looked for in the history, as another process may have answered it.
     """
 
-    def __init__(self, timer: Callable[[], float]) -> None:
+    def __init__(self, timer: Callable[[], float], log: QueryLog | None = None) -> None:
+        self._log = log
         self._turns: TTLCache[tuple[str, str], tuple[Turn, ...]] = TTLCache(MAX_CONVERSATIONS, MAX_AGE_S, timer=timer)
         self._lock = Lock()
 
@@ -75,15 +79,23 @@ class Conversations:
         with self._lock:
             return self._turns.get((user_id, conversation_id), ())
 
-    def add(self, user_id: str, conversation_id: str, turn: Turn) -> None:
+    def add(self, turn: Turn, *, user_id: str, conversation_id: str) -> None:
         key, cut = (user_id, conversation_id), MAX_TURN_CHARS
         kept = Turn(query=turn.query[:cut], answer=turn.answer[:cut], understood_as=turn.understood_as[:cut])
         with self._lock:
             self._turns[key] = (*self._turns.get(key, ()), kept)[-MAX_TURNS:]
 
-    def clear(self, user_id: str, conversation_id: str) -> None:
-        with self._lock:
-            self._turns.pop((user_id, conversation_id), None)
+    def kept(self, user_id: str, conversation_id: str) -> tuple[Turn, ...]:
+        """Return what the history keeps of a conversation: nothing where it keeps no texts or cannot be read."""
+        if self._log is None or not conversation_id:
+            return ()
+        try:
+            entries = self._log.list(limit=MAX_TURNS, conversation_id=conversation_id, user_id=user_id)
+        except QueryLogError as err:
+            logger.debug("the turns of a conversation cannot be read: %s", err)
+            return ()
+        told = [(one.query, one.answer_text) for one in reversed(entries)]
+        return tuple(Turn(query=asked[:MAX_TURN_CHARS], answer=text[:MAX_TURN_CHARS]) for asked, text in told if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +110,18 @@ def meaning(
     asked: str,
     turns: Sequence[Turn],
     *,
+    kept: Callable[[], Sequence[Turn]] = tuple,
     model: ModelClient | None = None,
     spending: Spending | None = None,
     near: Nearness | None = None,
 ) -> Meaning:
-    """Understand a question in the light of the turns before it: by a model where there is one, else by rules."""
+    """Understand a question in the light of the turns before it: by a model where there is one, else by rules.
+
+    Where there are no turns and it needs some, those that are ``kept`` elsewhere are read.
+    """
     if not leans(asked, turns[-1].query if turns else ""):  # few words tell no language, so that of the last one counts
         return Meaning(asked)
+    turns = turns or kept()
     if not turns:
         reason = "the question names no subject, and there is no conversation to take one from"
         return Meaning(asked, (Degradation(step="conversation", reason=reason, fallback="its words alone"),))

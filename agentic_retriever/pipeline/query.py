@@ -193,7 +193,7 @@ class Pipeline:
         self._refining = refining.Refining(config, self.resources.model)
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
         self._turns = threading.Semaphore(usable_cores())
-        self.conversations = Conversations(self.timer)
+        self.conversations = Conversations(self.timer, self.log)
 
     # -- Answered, or only routed, or only retrieved
 
@@ -282,10 +282,10 @@ class Pipeline:
             return
         asked, spending = run.question, run.spending
         if not asked.asked:
-            known = asked.turns or self.conversations.turns(asked.user_id, asked.conversation_id)
-            near = nearness(self.resources.embedding, spending)
+            known = asked.turns or self.conversations.turns(**asked.asker)
+            kept, near = partial(self.conversations.kept, **asked.asker), nearness(self.resources.embedding, spending)
             with spending.step("routing"):
-                meant = meaning(asked.query, known, model=self._metered(run), spending=spending, near=near)
+                meant = meaning(asked.query, known, kept=kept, model=self._metered(run), spending=spending, near=near)
             run.degraded += meant.degraded
             if meant.query != asked.query:
                 run.question = replace(asked, query=meant.query, asked=asked.query)
@@ -312,12 +312,12 @@ class Pipeline:
         timings = run.spending.timings_ms() if cached else answer.timings_ms
         question, route = run.question, answer.route
         if question.asked or route.understood_as:  # a cached answer may have been asked for in other words
-            understood_as = question.query if question.asked else ""
-            route = replace(route, query=question.asked or question.query, understood_as=understood_as)
+            meant = question.query if question.asked else ""
+            route = replace(route, query=question.asked or question.query, understood_as=meant)
         done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id(), route=route)
         if question.conversation_id:
-            turn = schema.Turn(query=route.query, answer=done.text, understood_as=question.query)
-            self.conversations.add(question.user_id, question.conversation_id, turn)
+            said = schema.Turn(query=route.query, answer=done.text, understood_as=question.query)
+            self.conversations.add(said, **question.asker)
         if self.log is not None:
             # A cached answer cost nothing, whoever might have written it.
             asked = None if cached else self.resources.model

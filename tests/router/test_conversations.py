@@ -193,24 +193,46 @@ def test_memory_is_bounded_in_turns_texts_conversations_and_time(monkeypatch):
     now = [0.0]
     kept = Conversations(lambda: now[0])
     for at in range(20):
-        kept.add("", "one", Turn(query=f"{at}", answer="a" * 5_000))
+        kept.add(Turn(query=f"{at}", answer="a" * 5_000), user_id="", conversation_id="one")
     assert [turn.query for turn in kept.turns("", "one")] == [str(at) for at in range(12, 20)]
     assert len(kept.turns("", "one")[0].answer) == conversations.MAX_TURN_CHARS
     for name in "abc":
-        kept.add("", name, Turn(query=name))
+        kept.add(Turn(query=name), user_id="", conversation_id=name)
     assert kept.turns("", "one") == ()
     assert kept.turns("", "c")
     now[0] = conversations.MAX_AGE_S + 1
     assert kept.turns("", "c") == ()
-    kept.add("", "c", Turn(query="new"))
-    kept.clear("", "c")
-    assert kept.turns("", "c") == ()
+    kept.add(Turn(query="new"), user_id="", conversation_id="c")
+    assert [turn.query for turn in kept.turns("", "c")] == ["new"]
+
+
+def test_what_another_process_answered_is_found_in_the_history(make):
+    one = make({"fleet": FLEET}, config={"answer_rescoring": False})
+    one.query(FIRST, conversation_id="one", user_id="ann")
+    assert one.history.flush()
+    other = make(config={"answer_rescoring": False})
+    assert other.query(THEN, conversation_id="one", user_id="ann").understood_as == MEANT
+    assert other.query(THEN, conversation_id="one", user_id="bob").understood_as == ""
+    assert other.query(THEN, user_id="ann").understood_as == ""
+
+
+@pytest.mark.parametrize("kind", ["hashed", "no_text", "none"])
+def test_a_history_without_texts_gives_no_turns(make, kind):
+    router = make({"fleet": FLEET}, config={"answer_rescoring": False, "query_log": kind})
+    router.query(FIRST, conversation_id="one")
+    if kind != "none":
+        assert router.history.flush()
+    again = make(config={"answer_rescoring": False, "query_log": kind})
+    assert again.query(THEN, conversation_id="one").understood_as == ""
+    assert router.query(THEN, conversation_id="one").understood_as == MEANT  # what is in memory is not a matter of that
 
 
 def test_memory_serves_many_threads():
     kept = Conversations(lambda: 0.0)
     threads = [
-        threading.Thread(target=lambda: [kept.add("", "one", Turn(query=str(at))) for at in range(200)])
+        threading.Thread(
+            target=lambda: [kept.add(Turn(query=str(at)), user_id="", conversation_id="one") for at in range(200)]
+        )
         for _ in range(8)
     ]
     for thread in threads:
