@@ -113,6 +113,8 @@ def test_records_hold_what_was_understood(router):
     assert RouteDecision.from_dict(written["route"]) == answer.route
     assert pickle.loads(pickle.dumps(answer.route)) == answer.route
     assert not answer.route.diff(router.replay(answer.route))
+    assert f"Understood as: {MEANT}" in str(router.explanation(answer.route))
+    assert MEANT in answer._repr_html_()
     old = {name: value for name, value in written["route"].items() if name != "understood_as"}
     assert RouteDecision.from_dict(old).understood_as == ""
 
