@@ -31,6 +31,7 @@ AUTO: Final = "auto"
 EXTRA: Final = "agentic_retriever"  # the field of ours in what is sent
 PATHS: Final = ("/v1/chat/completions", "/v1/models")
 _CHAT_HEADERS: Final = ("x-conversation-id", "x-openwebui-chat-id")  # where clients name the conversation
+_USER_HEADER: Final = "x-openwebui-user-id"
 _QUOTE_CHARS: Final = 160
 
 chats = APIRouter(prefix="/v1", tags=["chat"], dependencies=[allow(Role.ASK)])
@@ -119,7 +120,7 @@ def _wanted(chat: ChatIn, last: int, request: Request) -> dict[str, Any]:
         "index": None if chat.model == AUTO else chat.model,
         "turns": turns_of((one.role, question_in(one.said), "") for one in chat.messages[:last]),
         "conversation_id": named[:MAX_ID_CHARS],
-        "user_id": chat.user or caller.name,
+        "user_id": chat.user or request.headers.get(_USER_HEADER, "")[:MAX_ID_CHARS] or caller.name,
     }
 
 

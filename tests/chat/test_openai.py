@@ -239,3 +239,7 @@ def test_the_name_of_a_conversation_reaches_the_history(chat, monkeypatch):
         extra_headers={"X-OpenWebUI-Chat-Id": "c-1"},
     )  # fmt: skip
     assert (seen[0]["conversation_id"], seen[0]["user_id"]) == ("c-1", "ann")
+    forwarded = {"X-Conversation-Id": "c-2", "X-OpenWebUI-User-Id": "bob"}
+    ask(found.client, QUESTION, extra_headers=forwarded)
+    ask(found.client, QUESTION)
+    assert [(one["conversation_id"], one["user_id"]) for one in seen[1:]] == [("c-2", "bob"), ("", "local")]
