@@ -34,7 +34,11 @@ _CHAT_HEADERS: Final = ("x-conversation-id", "x-openwebui-chat-id")  # where cli
 _USER_HEADER: Final = "x-openwebui-user-id"
 _QUOTE_CHARS: Final = 160
 
-chats = APIRouter(prefix="/v1", tags=["chat"], dependencies=[allow(Role.ASK)])
+_ERROR: Final[dict[str, Any]] = {"application/json": {"schema": {"type": "object", "required": ["error"]}}}
+chats = APIRouter(
+    prefix="/v1", tags=["chat"], dependencies=[allow(Role.ASK)],
+    responses={"default": {"description": "An error in OpenAI's form", "content": _ERROR}},
+)  # fmt: skip
 
 
 class Part(BaseModel):
@@ -76,15 +80,14 @@ async def models(service: Shared) -> dict[str, Any]:
 @chats.get("/models/{name}")
 async def one_model(name: str, service: Shared) -> dict[str, Any]:
     """Describe one model."""
-    return _model(name, (await _known(name, service)).get(name, "All indexes"))
+    await _check(name, service)
+    return _model(name, (await service.run(service.router.descriptions)).get(name, "All indexes"))
 
 
-async def _known(name: str, service: Service) -> dict[str, str]:
-    """Return what the indexes hold; ``Refused`` for a model that is none of them."""
-    known = await service.run(service.router.descriptions)
-    if name != AUTO and name not in known:
-        raise Refused(404, "Model not found", f"there is no model {name[:60]!r}; there are {', '.join([AUTO, *known])}")
-    return known
+async def _check(name: str, service: Service) -> None:
+    known = [AUTO, *(await service.run(service.router.index_names))]
+    if name not in known:
+        raise Refused(404, "Model not found", f"there is no model {name[:60]!r}; there are {', '.join(known)}")
 
 
 def _model(name: str, description: str) -> dict[str, Any]:
@@ -92,9 +95,9 @@ def _model(name: str, description: str) -> dict[str, Any]:
 
 
 @chats.post("/chat/completions", response_model=None)
-async def complete(chat: ChatIn, request: Request, service: Shared) -> Response | dict[str, Any]:
+async def complete(chat: ChatIn, request: Request, service: Shared) -> Response:
     """Answer the last message of the user."""
-    await _known(chat.model, service)
+    await _check(chat.model, service)
     last = next((at for at in reversed(range(len(chat.messages))) if chat.messages[at].role == "user"), None)
     if last is None:
         raise Refused(400, "No question", "messages must hold one of the role user, which is the question")
@@ -149,12 +152,12 @@ class _Frame:
         self._common = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": chat.model}
         self.counts = bool((chat.stream_options or {}).get("include_usage"))
 
-    def whole(self, text: str, answer: Answer | None) -> dict[str, Any]:
+    def whole(self, text: str, answer: Answer | None) -> Response:
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-        return {
-            **self._common, "object": "chat.completion", "choices": [choice], "usage": _usage(answer), **_extra(answer)
-        }  # fmt: skip
+        rest = {"choices": [choice], "usage": _usage(answer), **_extra(answer)}
+        body = json_bytes({**self._common, "object": "chat.completion", **rest})
+        return Response(body, media_type="application/json")
 
     def chunk(self, delta: Mapping[str, str], **extra: Any) -> bytes:  # noqa: ANN401 - any field
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "stop"}
@@ -179,14 +182,16 @@ def _usage(answer: Answer | None) -> dict[str, int]:
 def _extra(answer: Answer | None) -> dict[str, Any]:
     if answer is None:
         return {}
-    names = ("query_id", "citations", "confidence", "degraded", "tier", "cached")
-    said = answer.to_dict()
-    return {EXTRA: {**{name: said[name] for name in names}, "understood_as": answer.understood_as,
-                    "indexes": list(answer.route.index.names), "strategy": answer.route.strategy.name}}  # fmt: skip
+    told = {
+        "query_id": answer.query_id, "citations": [one.to_dict() for one in answer.citations],
+        "confidence": answer.confidence.to_dict(), "understood_as": answer.understood_as,
+        "indexes": list(answer.route.index.names), "strategy": answer.route.strategy.name, "tier": answer.tier.value,
+        "cached": answer.cached, "degraded": [one.to_dict() for one in answer.degraded],
+    }  # fmt: skip
+    return {EXTRA: told}
 
 
 # Markdown
-
 
 _HELD: Final = re.compile(r"(?:[!\\]|[!\\]?\[\d{0,3})\Z")
 _MARK: Final = re.compile(r"(?<!\\)\[(\d{1,3})\]")
