@@ -15,6 +15,7 @@ from benchmarks import (
     bm25,
     bm25_quality,
     cache,
+    documents,
     embedding,
     ingest,
     prefilter,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "startup": startup.run,
     "router_overhead": router_overhead.run,
     "cache": cache.run,
+    "documents": documents.run,
 }
 
 
