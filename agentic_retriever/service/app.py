@@ -10,15 +10,17 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import documents, legacy, mcp, openai, page, problems, queries, system
+from agentic_retriever.service import documents, mcp, openai, problems, queries
+from agentic_retriever.service.api import legacy, system
 from agentic_retriever.service.guard import Guard, Limits
+from agentic_retriever.service.page import views
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.service.state import Service
 
 _ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
     system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
-    system.caches, legacy.asking, legacy.writing, legacy.managing, openai.chats, page.anybody,
-    page.page, page.changing, page.managing,
+    system.caches, legacy.asking, legacy.writing, legacy.managing, openai.chats, views.anybody,
+    views.page, views.changing, views.managing,
 )  # fmt: skip
 
 
@@ -43,7 +45,7 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
-    app.mount("/static", page.static)
+    app.mount("/static", views.static)
     app.state.mcp = mcp.Endpoint(service)
     app.router.routes.append(app.state.mcp.route)
     return app

@@ -14,6 +14,7 @@ from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from fastapi.responses import FileResponse, StreamingResponse
 
 from agentic_retriever.errors import AgenticRetrieverError, InvalidQueryError
+from agentic_retriever.indices import StoredIndex
 from agentic_retriever.resources import measured
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.service import models
@@ -73,16 +74,18 @@ async def source(
     service: Shared,
 ) -> models.SourceOut:
     """Return the text that the citations of a document point into."""
-    text = await service.run(source_text, service.router, name, doc_id)
+    _, text = await service.run(titled_source, service.router, name, doc_id)
     return models.SourceOut(document_id=doc_id, text=text)
 
 
-def source_text(router: AgenticRouter, index: str, doc_id: str) -> str:
-    """Return the text of a document by the id that citations name; ``Refused`` with 404 if there is none."""
-    text = router.index(index).source_text(doc_id)
+def titled_source(router: AgenticRouter, name: str, doc_id: str) -> tuple[str, str]:
+    """Return title and text of a document by the id that citations name; ``Refused`` with 404 if there is none."""
+    index = router.index(name)
+    text = index.source_text(doc_id)
     if text is None:
-        raise Refused(404, "Unknown document", f"index {index!r} keeps no text of document {doc_id[:80]!r}")
-    return text
+        raise Refused(404, "Unknown document", f"index {name!r} keeps no text of document {doc_id[:80]!r}")
+    entry = index.catalog.get(doc_id) if isinstance(index, StoredIndex) else None
+    return "" if entry is None else entry.title, text
 
 
 @changing.post("/documents", status_code=202)
@@ -110,7 +113,6 @@ async def upload(  # noqa: PLR0913, PLR0917 - the fields of a form
 
 async def take_in(service: Service, file: UploadFile, **given: Any) -> models.DocumentOut:  # noqa: ANN401 - of upload
     """Hand an upload to the router, from a file of its own: what is large is nowhere in memory."""
-
     name = re.split(r"[/\\]", file.filename or "")[-1]  # some clients send folders, of whatever system
 
     def hand_in() -> models.DocumentOut:
@@ -174,7 +176,7 @@ async def file(document_id: models.DocumentId, service: Shared) -> Response:
     """Return the original file, to be saved: no browser is to take it for a page of this service."""
     record = await service.run(service.router.documents.get, document_id)
     path = await service.run(service.router.documents.file, document_id)
-    if path is None:
+    if path is None or not record.stored_filename:  # a file that lies elsewhere is not ours to give away
         raise Refused(404, "No file", f"document {document_id} was read in place, so no file of it is kept")
     headers = {"Content-Security-Policy": "sandbox; default-src 'none'"}
     return FileResponse(path, media_type="application/octet-stream", filename=record.filename, headers=headers)

@@ -12,6 +12,8 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from typing_extensions import Self
 
 from agentic_retriever import schema
+from agentic_retriever.catalog.entries import LogEntry
+from agentic_retriever.catalog.records import DocumentRecord
 
 MAX_TEXT = 2_000  # characters of an excerpt
 NO_NUL: Final = r"^[^\x00]*$"  # which PostgreSQL keeps in no text
@@ -243,6 +245,7 @@ class DocumentOut(BaseModel):
 
     id: str
     index: str
+    doc_id: str
     title: str
     document_type: str
     document_number: str
@@ -263,7 +266,7 @@ class DocumentOut(BaseModel):
     updated_at: datetime
 
     @classmethod
-    def of(cls, record: Any) -> Self:  # noqa: ANN401 - a DocumentRecord
+    def of(cls, record: DocumentRecord) -> Self:
         return cls.model_validate(record, from_attributes=True)
 
 
@@ -344,7 +347,7 @@ class EntryOut(BaseModel):
 
     query_id: str
     query: str
-    recorded_at: datetime
+    recorded_at: datetime | None
     index: str
     indexes: list[str]
     strategy: str
@@ -360,11 +363,11 @@ class EntryOut(BaseModel):
     conversation_id: str
 
     @classmethod
-    def of(cls, entry: Any) -> Self:  # noqa: ANN401 - a LogEntry
+    def of(cls, entry: LogEntry) -> Self:
         return cls.model_validate(cls.fields_of(entry))
 
     @classmethod
-    def fields_of(cls, entry: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+    def fields_of(cls, entry: LogEntry) -> dict[str, Any]:
         """Return the fields of this class that an entry has."""
         given = {name: getattr(entry, name) for name in cls.model_fields if hasattr(entry, name)}
         return {**given, "total_ms": entry.timings_ms.get("total")}
@@ -376,6 +379,8 @@ class CitedOut(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     number: int
+    index: str
+    doc_id: str
     node_id: str
     title: str
     section: str

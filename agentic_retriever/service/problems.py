@@ -24,6 +24,8 @@ _STATUS: Final[dict[type[errors.AgenticRetrieverError], int]] = {
     errors.FilterError: 422,
     errors.UnknownIndexError: 404,
     errors.UnknownStrategyError: 404,
+    errors.UnknownQueryError: 404,
+    errors.UnknownDocumentError: 404,
     errors.IndexingError: 422,
     errors.IndexExistsError: 409,
     errors.StoreError: 503,

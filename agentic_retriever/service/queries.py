@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from agentic_retriever.catalog.entries import LogEntry
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import RouteDecision
 from agentic_retriever.service import models
@@ -128,13 +129,13 @@ async def diff(query_id: models.QueryId, other_id: models.QueryId, service: Shar
     return _changes(before, await service.run(service.router.history.get, other_id))
 
 
-def _changes(before: Any, after: Any) -> list[models.Change]:  # noqa: ANN401 - entries of the history, or a decision
+def _changes(before: LogEntry, after: LogEntry | RouteDecision) -> list[models.Change]:
     seen, now = _choices(before), _choices(after)
     shared = [name for name in _COMPARED if name in seen and name in now and seen[name] != now[name]]
     return [models.Change(path=name, before=seen[name], after=now[name]) for name in shared]
 
 
-def _choices(one: Any) -> dict[str, Any]:  # noqa: ANN401 - likewise
+def _choices(one: LogEntry | RouteDecision) -> dict[str, Any]:
     if isinstance(one, RouteDecision):
         names = {"index": one.index.name, "indexes": list(one.index.names), "strategy": one.strategy.name}
         return {**names, "complexity": one.complexity.value}

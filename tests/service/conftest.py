@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from stand_ins import complete
 from waiting import wait_until
 
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
@@ -30,7 +29,7 @@ def make_app(folder, make_router):
     """Makes applications over that copy, with its own keys and documents."""
 
     def make(*, settings=None, **parts):
-        router = complete(make_router(data_dir=folder, **{"query_log": "plain"} | parts))
+        router = make_router(data_dir=folder, **{"query_log": "plain"} | parts)
         return create_app(router, ServiceSettings(**{"document_workers": 0} | (settings or {})))
 
     return make

@@ -22,6 +22,7 @@ def form(name="law.pdf", data=None, **fields):
 
 
 async def test_the_life_of_a_regulatory_document(client):
+    assert (await client.get(DOCUMENTS)).json() == []
     made = await client.post(DOCUMENTS, **form())
     assert made.status_code == 200
     record = made.json()
@@ -30,9 +31,10 @@ async def test_the_life_of_a_regulatory_document(client):
     place = f"{DOCUMENTS}/{record['id']}"
     assert [one["id"] for one in (await client.get(DOCUMENTS)).json()] == [record["id"]]
     assert (await client.get(place)).json()["id"] == record["id"]
+    assert (await client.post(f"{place}/reprocess")).json()["status"] == "pending"
     assert (await client.delete(place)).json()["is_active"] is False
-    assert (await client.get(place)).status_code == 200
-    assert (await client.post(f"{place}/reprocess")).json()["id"] == record["id"]
+    assert (await client.get(place)).json()["status"] == "inactive"
+    assert (await client.post(f"{place}/reprocess")).status_code == 422  # until it is active again
     assert (await client.get(f"{DOCUMENTS}/nothing")).status_code == 404
 
 

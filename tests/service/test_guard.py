@@ -137,7 +137,14 @@ def test_sessions_end_and_cannot_be_made_up(make_app, keys):
     key_id, until, signature = cookie.split(".")
     assert ring.session_caller(cookie).role is Role.ASK
     later = str(int(until) + 1)
-    for forged in (f"{key_id}.{later}.{signature}", f"other.{until}.{signature}", cookie[:-1], "..", "", f"{key_id}.é.x"):
+    for forged in (
+        f"{key_id}.{later}.{signature}",
+        f"other.{until}.{signature}",
+        cookie[:-1],
+        "..",
+        "",
+        f"{key_id}.é.x",
+    ):
         assert ring.session_caller(forged) is None
     unknown = f"nobody.{until}.{ring._signature('nobody', until)}"
     assert ring.session_caller(unknown) is None
@@ -300,8 +307,8 @@ async def test_the_canary_in_every_setting_shows_nowhere(make_app, tmp_path):
             response = await client.get(path)
             assert response.status_code == 200, path
             shown.append(response.text + str(response.headers))
-        for path in ("/v1/query", "/v1/retrieve", "/v1/explain", "/api/query", "/api/admin/rag/query"):
-            shown.append((await client.post(path, json=ASKED | {"question": QUESTION})).text)
+        asked = ("/v1/query", "/v1/retrieve", "/v1/explain", "/api/query", "/api/admin/rag/query")
+        shown += [(await client.post(path, json=ASKED | {"question": QUESTION})).text for path in asked]
     assert "********" in shown[5]
     for text in shown:
         assert canary not in text

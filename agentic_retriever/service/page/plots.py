@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
-from agentic_retriever.querylog.records import Analytics, LogEntry, nearest_rank
+from agentic_retriever.catalog.entries import Analytics, LogEntry, nearest_rank
 from agentic_retriever.show import axis_ticks, duration
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 440, 180, 52, 22, 10

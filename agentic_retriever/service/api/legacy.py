@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field
 
 from agentic_retriever import __version__, schema
 from agentic_retriever.embeddings import ollama_models
-from agentic_retriever.errors import ConfigError
-from agentic_retriever.service import documents, models, system
+from agentic_retriever.errors import ConfigError, UnknownIndexError
+from agentic_retriever.service import documents, models
+from agentic_retriever.service.api import system
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.problems import PROBLEMS, Refused
 from agentic_retriever.service.queries import Limit, Offset, Shared
@@ -58,9 +59,11 @@ async def upload(
 @writing.get("")
 async def list_all(service: Shared, limit: Limit = 50, offset: Offset = 0) -> list[models.DocumentOut]:
     """List the documents, the newest first."""
-    found = await service.run(
-        service.router.documents.list, index=service.settings.regulations, limit=limit, offset=offset
-    )
+    wanted = {"index": service.settings.regulations, "limit": limit, "offset": offset}
+    try:
+        found = await service.run(service.router.documents.list, **wanted)
+    except UnknownIndexError:  # which the first upload makes
+        found = []
     return list(map(models.DocumentOut.of, found))
 
 
@@ -280,7 +283,7 @@ class RagEntry(BaseModel):
     llm_tier: str
     was_cache_hit: bool
     total_ms: float | None
-    created_at: datetime
+    created_at: datetime | None
 
 
 @managing.get("/api/admin/rag/queries")

@@ -18,10 +18,10 @@ from agentic_retriever.resources import measured
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.schema import Answer
 from agentic_retriever.service import documents, models, queries
+from agentic_retriever.service.api.legacy import source_url
 from agentic_retriever.service.guard import COOKIE, allow
 from agentic_retriever.service.keys import SESSION_S
-from agentic_retriever.service.legacy import source_url
-from agentic_retriever.service.plots import history_plots
+from agentic_retriever.service.page.plots import history_plots
 from agentic_retriever.service.queries import Shared
 from agentic_retriever.service.sending import event, events, unless_gone
 from agentic_retriever.service.settings import Caller, Role
@@ -185,12 +185,13 @@ async def source(
     page: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
     """Show the text of a document with the passage that a citation points to."""
-    text = (await service.run(documents.source_text, service.router, index, doc))[:_MOST_SHOWN]
+    title, text = await service.run(documents.titled_source, service.router, index, doc)
+    text = text[:_MOST_SHOWN]
     start = min(start, len(text))
     end = min(max(start, end), len(text))
     parts = {"before": text[:start], "span": text[start:end], "after": text[end:]}
     pages = str(page) if page is not None else ""
-    return draw(request, "source.html", index=index, doc=doc, start=start, end=end, pages=pages, **parts)
+    return draw(request, "source.html", index=index, doc=title or doc, start=start, end=end, pages=pages, **parts)
 
 
 # Documents and indexes
@@ -247,13 +248,15 @@ async def act(request: Request, document_id: models.DocumentId, action: models.A
 
 @page.get("/documents/{document_id}")
 async def document(request: Request, document_id: models.DocumentId, service: Shared) -> Response:
-    one = await documents.document(document_id, service)
+    record = await service.run(service.router.documents.get, document_id)
+    one = models.DocumentOut.of(record)
     text = await service.run(service.router.documents.text, document_id)
     shown = ("index", "status", "document_type", "document_number", "filename", "total_pages", "total_chunks")
     facts = [[name.replace("_", " "), str(getattr(one, name))] for name in shown if getattr(one, name)]
-    facts += [[name, str(value)] for name, value in {**one.metadata, **one.section_mappings}.items()]
+    facts += [[name, str(value)] for name, value in {**one.metadata, **one.section_mappings}.items() if name[0] != "_"]
     path = await service.run(service.router.documents.file, document_id)
-    return draw(request, "document.html", one=one, text=text[:_MOST_SHOWN], facts=facts, has_file=path is not None)
+    has_file = path is not None and bool(record.stored_filename)
+    return draw(request, "document.html", one=one, text=text[:_MOST_SHOWN], facts=facts, has_file=has_file)
 
 
 @page.get("/indexes")
@@ -293,7 +296,7 @@ async def history(request: Request, service: Shared) -> Response:
         return draw(request, "history.html", plots=[], totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS)
     tables = found.tables() if entries else []
     unsure = {one.query: one for one in entries if one.confidence is not None and one.confidence_level != "high"}
-    doubtful = sorted(unsure.values(), key=lambda one: one.confidence)[:_MOST_DOUBTFUL]
+    doubtful = sorted(unsure.values(), key=lambda one: one.confidence or 0.0)[:_MOST_DOUBTFUL]
     return draw(
         request, "history.html", plots=history_plots(entries, found), totals=tables[0][2] if tables else [],
         doubtful=doubtful, entries=entries[:_ROWS], offset=0, limit=_ROWS,
@@ -312,7 +315,7 @@ async def history_rows(
 async def entry(request: Request, query_id: models.QueryId, service: Shared) -> Response:
     one = await service.run(service.router.history.get, query_id)
     facts = [
-        ["asked", f"{one.recorded_at:%Y-%m-%d %H:%M:%S} UTC"],
+        ["asked", "" if one.recorded_at is None else f"{one.recorded_at:%Y-%m-%d %H:%M:%S} UTC"],
         ["went to", f"{' + '.join(one.indexes)} › {one.strategy}"],
         ["complexity", one.complexity],
         ["written by", one.tier + (", from the cache" if one.cached else "")],

@@ -1,0 +1,1 @@
+"""Paths beside the native ones: those of existing clients, health and figures."""
