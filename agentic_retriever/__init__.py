@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever
+    from agentic_retriever.bridge import RoutedChatEngine, RoutedQueryEngine, RoutedRetriever
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from agentic_retriever.retrievers.bm25 import BM25Retriever
     from agentic_retriever.router import AgenticRouter
     from agentic_retriever.routing import register_language
-    from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
+    from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy, Turn
     from agentic_retriever.tracing import RouteDecisionEvent
 
 __version__ = "0.1.0"
 
 _NAMES = {
-    "bridge": ("RoutedQueryEngine", "RoutedRetriever"),
+    "bridge": ("RoutedChatEngine", "RoutedQueryEngine", "RoutedRetriever"),
     "config": ("RouterConfig",),
     "errors": ("AgenticRetrieverError",),
     "indices": ("IndexProfile", "QdrantEdgeVectorStore"),
@@ -33,7 +33,7 @@ _NAMES = {
     "retrievers.bm25": ("BM25Retriever",),
     "router": ("AgenticRouter",),
     "routing": ("register_language",),
-    "schema": ("Answer", "Budget", "Citation", "Retrieval", "RouteDecision", "Strategy"),
+    "schema": ("Answer", "Budget", "Citation", "Retrieval", "RouteDecision", "Strategy", "Turn"),
     "tracing": ("RouteDecisionEvent",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -51,10 +51,12 @@ __all__ = [
     "RetrieverAdapter",
     "RouteDecision",
     "RouteDecisionEvent",
+    "RoutedChatEngine",
     "RoutedQueryEngine",
     "RoutedRetriever",
     "RouterConfig",
     "Strategy",
+    "Turn",
     "__version__",
     "register_language",
     "register_strategy",

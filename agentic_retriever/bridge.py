@@ -1,16 +1,20 @@
-"""The router as LlamaIndex retriever, query engine and tool."""
+"""The router as LlamaIndex retriever, query engine, chat engine and tool."""
 
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, StreamingResponse
 from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
+from llama_index.core.llms import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from agentic_retriever.pipeline import answers
+from agentic_retriever.pipeline.conversations import turns_of
 from agentic_retriever.pipeline.query import Pins, checked_pins
 from agentic_retriever.retrievers.base import CheckedRetriever, checked_bundle, detailed
 from agentic_retriever.schema import Answer, Retrieval
@@ -23,6 +27,7 @@ ROUTE_KEY: Final = "route"
 ``index_confidence``, ``strategy_confidence`` and ``degraded``, in plain JSON types.
 """
 
+_MEANT: Final = "understood_as"  # key of a message: what it meant, where it leaned on those before it
 MAX_DESCRIPTION: Final = 1_024  # longest description of a tool that LlamaIndex passes to OpenAI's models, in characters
 _NOISE: Final = ("content_hash", "chunk_type", "page_starts")  # what tells a model nothing
 _INTRODUCTION: Final = "Answers a question in plain language, with citations, from these collections of documents:"
@@ -187,6 +192,113 @@ def _complete(answer: Answer | None, nodes: list[NodeWithScore], metadata: dict[
     if answer is not None:
         nodes[:] = answers.source_nodes(answer)
         metadata.update(answers.response_metadata(answer))
+
+
+@dataclass
+class RoutedChatStream(StreamingAgentChatResponse):
+    """A message that is being written; ``metadata`` is complete when it has ended."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class RoutedChatEngine(BaseChatEngine):
+    """Chats through the router: a message that leans on those before it is understood in their light.
+
+    ``metadata`` of a response is as that of :class:`RoutedQueryEngine`, with ``understood_as`` in its ``route``. A
+    message is answered from the documents alone: instructions and small talk are questions like others. Messages that
+    failed, or whose stream was not read to its end, are not in the history.
+
+    Args:
+        router: The router.
+        pins: What is fixed for every message.
+        chat_history: What was said before.
+    """
+
+    def __init__(self, router: Router, pins: Pins | None = None, *, chat_history: Sequence[ChatMessage] = ()) -> None:
+        self._router = router
+        self.pins: Pins = pins or {}
+        checked_pins(self.pins)
+        self._history = list(chat_history)
+
+    def reset(self) -> None:
+        """Forget what was said."""
+        self._history = []
+
+    @property
+    def chat_history(self) -> list[ChatMessage]:
+        """What was said, oldest first: a copy."""
+        return list(self._history)
+
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+        """Answer a message; errors are those of ``AgenticRouter.query``.
+
+        Args:
+            message: What the user says.
+            chat_history: What was said before, instead of what the engine remembers.
+        """
+        return self._said(message, self._router.query(message, **self._with_turns(chat_history)))
+
+    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+        """Do as :meth:`chat` without blocking the event loop."""
+        return self._said(message, await self._router.aquery(message, **self._with_turns(chat_history)))
+
+    def stream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> RoutedChatStream:
+        """Do as :meth:`chat`, piece by piece: read ``response_gen``. Nodes and route come with the first piece."""
+        stream = self._router.stream(message, **self._with_turns(chat_history))
+        first = next(stream, "")
+        nodes, metadata = list(stream.nodes), _route_metadata(stream)
+        pieces = self._chats(message, stream, first, nodes, metadata)
+        return RoutedChatStream(chat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
+
+    async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> RoutedChatStream:
+        """Do as :meth:`stream_chat` without blocking the event loop: read ``async_response_gen()``."""
+        stream = self._router.astream(message, **self._with_turns(chat_history))
+        first = await anext(stream, "")
+        nodes, metadata = list(stream.nodes), _route_metadata(stream)
+        pieces = self._achats(message, stream, first, nodes, metadata)
+        return RoutedChatStream(achat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
+
+    def _with_turns(self, chat_history: list[ChatMessage] | None) -> dict[str, Any]:
+        if chat_history is not None:
+            self._history = list(chat_history)
+        said = ((one.role.value, one.content or "", one.additional_kwargs.get(_MEANT, "")) for one in self._history)
+        return {**self.pins, "turns": turns_of(said)}
+
+    def _said(self, message: str, answer: Answer) -> AgentChatResponse:
+        self._remember(message, answer)
+        nodes, metadata = answers.source_nodes(answer), answers.response_metadata(answer)
+        return AgentChatResponse(response=answer.text, source_nodes=nodes, metadata=metadata)
+
+    def _remember(self, message: str, answer: Answer) -> None:
+        meant = {_MEANT: answer.understood_as} if answer.understood_as else {}
+        asked = ChatMessage(role=MessageRole.USER, content=message, additional_kwargs=meant)
+        said = ChatMessage(role=MessageRole.ASSISTANT, content=answer.text)
+        self._history = [*self._history, asked, said]
+
+    def _chats(
+        self, message: str, stream: answers.AnswerStream, first: str, nodes: list[NodeWithScore], told: dict[str, Any]
+    ) -> Generator[ChatResponse, None, None]:
+        for piece in _pieces(stream, first, nodes, told):
+            yield _chat_piece(piece)
+        if stream.answer is not None:
+            self._remember(message, stream.answer)
+
+    async def _achats(
+        self,
+        message: str,
+        stream: answers.AsyncAnswerStream,
+        first: str,
+        nodes: list[NodeWithScore],
+        told: dict[str, Any],
+    ) -> AsyncGenerator[ChatResponse, None]:
+        async for piece in _apieces(stream, first, nodes, told):
+            yield _chat_piece(piece)
+        if stream.answer is not None:
+            self._remember(message, stream.answer)
+
+
+def _chat_piece(piece: str) -> ChatResponse:
+    return ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=piece), delta=piece)
 
 
 def tool_description(indexes: Mapping[str, str], *, only: str | Sequence[str] | None = None) -> str:

@@ -5,6 +5,7 @@ import gc
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.indices.base import BaseIndex
-from llama_index.core.llms import LLM
+from llama_index.core.llms import LLM, ChatMessage
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import BaseNode, Document
@@ -24,7 +25,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from typing_extensions import Self, Unpack
 
 from agentic_retriever import errors
-from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
+from agentic_retriever.bridge import RoutedChatEngine, RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.catalog.entries import Analytics
 from agentic_retriever.catalog.history import QueryLog, open_query_log
@@ -36,7 +37,7 @@ from agentic_retriever.indices.index import CopyReport, copy_index
 from agentic_retriever.ingestion import discover
 from agentic_retriever.lifecycle import Documents, DocumentWorker
 from agentic_retriever.pipeline import answers
-from agentic_retriever.pipeline.query import AskedPins, Asker, Pins, Pipeline, Question, checked_pins, offer, parted
+from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
@@ -48,7 +49,7 @@ from agentic_retriever.resources import (
 )
 from agentic_retriever.retrievers.refining import NodePostprocessors
 from agentic_retriever.routing import IndexClassifier, StrategySelector
-from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query
+from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, Turn, check_query
 from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 
@@ -452,24 +453,16 @@ class AgenticRouter:
         index, strategy = (
             stage.name if stage.mode == "pinned" else None for stage in (decision.index, decision.strategy)
         )
-        question = _question(decision.query, index=index or list(decision.among) or None, strategy=strategy)
+        asked = _question(decision.query, index=index or list(decision.among) or None, strategy=strategy)
+        meant = decision.understood_as
+        question = replace(asked, query=meant, asked=decision.query) if meant else asked
         return self._pipeline.route(question, recorded=decision)
 
-    def retrieve(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-    ) -> Retrieval:
+    def retrieve(self, query: str, **pins: Unpack[Pins]) -> Retrieval:
         """Route a question and fetch its nodes: copies, best first, with the decision; arguments as :meth:`query`."""
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return self._pipeline.retrieve(_question(query, **pins))
 
-    def query(
+    def query(  # noqa: PLR0913 - what a question can be asked with, by keyword
         self,
         query: str,
         *,
@@ -479,7 +472,9 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
-        **asker: Unpack[Asker],
+        conversation_id: str = "",
+        user_id: str = "",
+        turns: Sequence[Turn] = (),
     ) -> Answer:
         """Answer a question with citations.
 
@@ -491,7 +486,10 @@ class AgenticRouter:
             top_k: Most nodes to retrieve; the configured number by default.
             budget: What the query may spend.
             force_cloud: Ask for the cloud model; noted as degraded where none is configured.
-            **asker: ``user_id`` and ``conversation_id``, which the history keeps.
+            conversation_id: The conversation that it is a part of. A follow-up such as "and for trailers?" is
+                understood in the light of its last turns (``answer.understood_as``), which the router keeps in memory.
+            user_id: Whose conversation it is; one of the same name of another user is another one.
+            turns: What was said before, oldest first, instead of what the router remembers.
 
         Returns:
             The answer with its citations, confidence, route, usage and timings.
@@ -503,29 +501,19 @@ class AgenticRouter:
             DeadlineExceededError: If the time ran out before nodes were found.
             RoutingError: As :meth:`route`.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **asker, **pins))
+        pins = Pins(
+            index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget,
+            turns=turns, conversation_id=conversation_id, user_id=user_id,
+        )  # fmt: skip
+        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
 
-    def stream(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-        **asker: Unpack[Asker],
-    ) -> answers.AnswerStream:
+    def stream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
         The model may change until the first piece is shown, never after it: a reply that breaks off then raises a
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        question = _question(query, force_cloud=force_cloud, **asker, **pins)
-        return answers.AnswerStream(partial(self._pipeline.stream, question))
+        return answers.AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
 
     # -- The same for event loops
 
@@ -545,12 +533,12 @@ class AgenticRouter:
         """Do as :meth:`retrieve`, off the event loop."""
         return await self._in_time(pins.get("budget"), self._finders.run(partial(self.retrieve, query, **pins)))
 
-    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> Answer:
+    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Answer:
         """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
         question = _question(query, force_cloud=force_cloud, **pins)
         return await self._in_time(question.budget, self._pipeline.aanswer(question, self._workers))
 
-    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[AskedPins]) -> answers.AsyncAnswerStream:
+    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AsyncAnswerStream:
         """Do as :meth:`stream`, for ``async for``, off the event loop."""
         return answers.AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
 
@@ -572,6 +560,13 @@ class AgenticRouter:
         Pins and callbacks as :meth:`as_retriever`; with ``streaming`` responses come word by word.
         """
         return RoutedQueryEngine(self, pins, streaming=streaming, callback_manager=callback_manager)
+
+    def as_chat_engine(self, *, chat_history: Sequence[ChatMessage] = (), **pins: Unpack[Pins]) -> RoutedChatEngine:
+        """Return the router as a LlamaIndex chat engine, for one conversation; see :class:`RoutedChatEngine`.
+
+        Pins as :meth:`as_retriever`; ``chat_history`` is what was said before.
+        """
+        return RoutedChatEngine(self, pins, chat_history=chat_history)
 
     def as_tool(
         self,
@@ -663,11 +658,10 @@ class AgenticRouter:
             return ""
 
 
-def _question(query: str, *, force_cloud: bool = False, **given: Unpack[AskedPins]) -> Question:
-    pins, asker = parted(given)
+def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
     if not isinstance(pins.get("budget"), Budget | None):
         raise errors.InvalidQueryError(f"budget must be a Budget, got {type(pins.get('budget')).__name__}")
-    return Question(query=check_query(query), force_cloud=force_cloud, asker=asker, **checked_pins(pins))
+    return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
 
 
 def _as_list(source: object) -> list[str | Path | BaseNode]:

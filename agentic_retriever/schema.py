@@ -117,6 +117,15 @@ def check_top_k(top_k: object, *, maximum: int = MAX_TOP_K) -> int:
     return top_k
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn(Record):
+    """A question of a conversation, and what was answered."""
+
+    query: str
+    answer: str = ""
+    understood_as: str = ""  # the question written out, where it was a follow-up and this is known
+
+
 # What a query may spend, and what it spent
 
 
@@ -479,6 +488,7 @@ class RouteDecision(Record):
 
     Attributes:
         query: The question as it was asked.
+        understood_as: The question written out, where it was a follow-up in a conversation; else ``""``.
         index: Stage one.
         strategy: Stage two.
         complexity: Simple or complex.
@@ -504,6 +514,7 @@ class RouteDecision(Record):
     withheld: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
     among: tuple[str, ...] = ()
+    understood_as: str = ""
 
     def __post_init__(self) -> None:
         for name in ("features", "timings_ms", "withheld", "versions"):
@@ -736,6 +747,13 @@ class Confidence(Record):
             return cls(clipped, ConfidenceLevel.NOT_FOUND)
         return cls(clipped, ConfidenceLevel.HIGH if clipped >= high_from else ConfidenceLevel.NEEDS_REVIEW)
 
+    def at_most(self, score: float) -> "Confidence":
+        """Return it with a score that is no higher than another one, which is not ``high``."""
+        if self.level is not ConfidenceLevel.HIGH and self.score <= score:
+            return self
+        level = ConfidenceLevel.NEEDS_REVIEW if self.level is ConfidenceLevel.HIGH else self.level
+        return Confidence(min(self.score, score), level)
+
 
 def _route_read(record: object) -> object:
     return RouteDecision.from_dict(record) if isinstance(record, Mapping) else record
@@ -788,6 +806,11 @@ class Answer(Record):
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def understood_as(self) -> str:
+        """The question written out, where it was a follow-up in a conversation; else ``""``."""
+        return self.route.understood_as
 
     @property
     def references(self) -> str:

@@ -13,6 +13,7 @@ from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
 from agentic_retriever.cli.documents import documents_app, worker
 from agentic_retriever.cli.indexes import index_app
+from agentic_retriever.cli.mcp import mcp
 from agentic_retriever.cli.queries import query, route, stats, warm
 from agentic_retriever.cli.serve import keys_app, serve
 
@@ -57,7 +58,7 @@ def _common(
     ctx.meta[terminal.SHOW_TRACEBACK] = traceback
 
 
-for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, worker, serve):
+for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, worker, serve, mcp):
     app.command()(_command)
 
 

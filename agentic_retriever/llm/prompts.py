@@ -15,7 +15,7 @@ from typing import Final
 
 from agentic_retriever.errors import SynthesisError
 
-VERSION: Final = "3"
+VERSION: Final = "4"
 MIN_BOUNDARY: Final = 8  # characters
 NO_ANSWER: Final = "NO_ANSWER"  # what a model is told to reply when the passages do not answer the question
 
@@ -111,6 +111,18 @@ _FILTER_CLOSING: Final = (
     'If it restricts nothing, reply with {"clauses": []}.',
 )
 
+_FOLLOW_UP_OPENING: Final = _opening(
+    "Write out a question that was asked in the course of a conversation.",
+    "The conversation and the question",
+    " or a role",
+)
+_FOLLOW_UP_CLOSING: Final = (
+    "Write the question that stands between the lines marked {mark} above so that it can be understood without the",
+    "conversation: put in what it leaves out or only points to, with the names and numbers that were used. Keep its",
+    "language and what it asks for. Do not answer it. If it needs nothing of the conversation, repeat it unchanged.",
+    'Reply with one JSON object and nothing else, of this form: {"question": "..."}',
+)
+
 _CERTAINTY: Final = ("CONFIDENCE: how sure you are, a number from 0 to 1", "REASONING: one short sentence")
 _INDEX_OPENING: Final = _opening(
     "Choose the index to search for the answer to a question.",
@@ -183,6 +195,13 @@ def filter_prompt(query: str, fields: Sequence[str], boundary: str) -> str:
     """Write the prompt that asks for the restrictions in a question; of each field a line says what it holds."""
     frames = [("fields", list(map(_flat, fields))), ("question", [query])]
     return _prompt(boundary, _FILTER_OPENING, frames, _FILTER_CLOSING)
+
+
+def follow_up_prompt(query: str, turns: Sequence[tuple[str, str]], boundary: str) -> str:
+    """Write the prompt that asks for a follow-up as a question of its own; of each turn question and answer."""
+    said = [line for asked, answer in turns for line in (f"Question: {_flat(asked)}", f"Answer: {_flat(answer)}")]
+    frames = [("conversation", said), ("question", [query])]
+    return _prompt(boundary, _FOLLOW_UP_OPENING, frames, _FOLLOW_UP_CLOSING)
 
 
 def _choice_prompt(kind: str, opening: str, closing: Sequence[str], query: str, options: Options, boundary: str) -> str:

@@ -214,7 +214,9 @@ class Explanation:
 
     def lines(self) -> list[str]:
         question = f"Question: {shortened(self.decision.query, 200)}"
-        return [question, *self._index(), *self._strategy(), *self._nature(), *self._costs()]
+        meant = self.decision.understood_as
+        understood = [f"Understood as: {shortened(meant, 200)}"] if meant else []
+        return [question, *understood, *self._index(), *self._strategy(), *self._nature(), *self._costs()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types: the record, the cards, and the text."""

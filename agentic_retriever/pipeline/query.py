@@ -33,6 +33,7 @@ from agentic_retriever.indices.profile import MeasuredStrategies
 from agentic_retriever.llm import result_of
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, worth_keeping
+from agentic_retriever.pipeline.conversations import Conversations, checked_turns, meaning, nearness
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
@@ -42,11 +43,14 @@ from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
+from agentic_retriever.understanding.follow_ups import leans
 
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
+
+MAX_VAGUE: Final = 0.5  # confidence in the answer to a question without a subject
 
 _MISSING: Final = {
     schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
@@ -66,7 +70,15 @@ class Question:
     filters: MetadataFilters | None = None
     budget: schema.Budget | None = None
     force_cloud: bool = False
-    asker: Mapping[str, str] = field(default_factory=dict)  # for the history alone
+    asked: str = ""  # as it was typed, where ``query`` is what that meant in a conversation
+    turns: tuple[schema.Turn, ...] = ()  # what was said before it, instead of what is remembered
+    conversation_id: str = ""
+    user_id: str = ""
+
+    @property
+    def asker(self) -> dict[str, str]:
+        """Return what the history keeps of who asked."""
+        return {"user_id": self.user_id, "conversation_id": self.conversation_id}
 
     def shown(self) -> dict[str, object]:
         """Return what handlers of spans see of it."""
@@ -82,27 +94,9 @@ class Pins(TypedDict, total=False):
     filters: MetadataFilters | None
     top_k: int | None
     budget: schema.Budget | None
-
-
-class Asker(TypedDict, total=False):
-    """Who asks, and in which conversation, for the history alone: no answer depends on it."""
-
-    user_id: str
+    turns: Sequence[schema.Turn]
     conversation_id: str
-
-
-class AskedPins(Pins, Asker, total=False):
-    """Both."""
-
-
-def parted(given: AskedPins) -> tuple[Pins, dict[str, str]]:
-    """Return what a question is asked with, and who asks it."""
-    pins: Any = dict(given)
-    asker = {name: pins.pop(name) for name in Asker.__annotations__ if name in pins}
-    for name, value in asker.items():
-        if not isinstance(value, str):
-            raise errors.InvalidQueryError(f"{name} must be a str, got {type(value).__name__}")
-    return pins, asker
+    user_id: str
 
 
 def checked_pins(pins: Pins) -> dict[str, Any]:
@@ -112,7 +106,8 @@ def checked_pins(pins: Pins) -> dict[str, Any]:
     if top_k is not None:
         schema.check_top_k(top_k)
     strategy = None if strategy is None else retrievers.spec_of(strategy).strategy
-    return {**pins, "index": checked_index(pins.get("index")), "strategy": strategy}
+    turns = checked_turns(pins.get("turns", ()), pins.get("conversation_id", ""), pins.get("user_id", ""))
+    return {**pins, "index": checked_index(pins.get("index")), "strategy": strategy, "turns": turns}
 
 
 def checked_index(given: object) -> str | tuple[str, ...] | None:
@@ -138,6 +133,7 @@ class _Run:
     question: Question
     spending: Spending
     recorded: schema.RouteDecision | None = None  # a decision to follow where chance or a model made it
+    vague: bool | None = None  # whether it has no subject, not even in its conversation; unknown before it was read
     degraded: list[schema.Degradation] = field(default_factory=list)  # while routing
     vector: Vector | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # terms of the question with their other forms
@@ -197,6 +193,7 @@ class Pipeline:
         self._refining = refining.Refining(config, self.resources.model)
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
         self._turns = threading.Semaphore(usable_cores())
+        self.conversations = Conversations(self.timer, self.log)
 
     # -- Answered, or only routed, or only retrieved
 
@@ -277,9 +274,24 @@ class Pipeline:
     def _begin(self, question: Question, recorded: schema.RouteDecision | None = None) -> _Run:
         self.resources.check_open()
         spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
-        terms, query = self._domain_terms, question.query
-        forms, lifting = terms.expanded(query), terms.lifting(query)
-        return _Run(question=question, spending=spending, recorded=recorded, forms=forms, lifting=lifting)
+        return _Run(question=question, spending=spending, recorded=recorded)
+
+    def _understand(self, run: _Run) -> None:
+        """Write a follow-up out, once; from then on the question is what it means."""
+        if run.vague is not None:
+            return
+        asked, spending = run.question, run.spending
+        if not asked.asked:
+            known = asked.turns or self.conversations.turns(**asked.asker)
+            kept, near = partial(self.conversations.kept, **asked.asker), nearness(self.resources.embedding, spending)
+            with spending.step("routing"):
+                meant = meaning(asked.query, known, kept=kept, model=self._metered(run), spending=spending, near=near)
+            run.degraded += meant.degraded
+            if meant.query != asked.query:
+                run.question = replace(asked, query=meant.query, asked=asked.query)
+        run.vague = not run.question.asked and leans(run.question.query)
+        terms, query = self._domain_terms, run.question.query
+        run.forms, run.lifting = terms.expanded(query), terms.lifting(query)
 
     @contextmanager
     def _query(self, run: _Run) -> Iterator[Span | None]:
@@ -298,7 +310,14 @@ class Pipeline:
     def _hand_out(self, run: _Run, answer: schema.Answer, traced: Span | None, *, cached: bool) -> schema.Answer:
         """Give an answer its number, and tell the history and whoever watches."""
         timings = run.spending.timings_ms() if cached else answer.timings_ms
-        done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id())
+        question, route = run.question, answer.route
+        if question.asked or route.understood_as:  # a cached answer may have been asked for in other words
+            meant = question.query if question.asked else ""
+            route = replace(route, query=question.asked or question.query, understood_as=meant)
+        done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id(), route=route)
+        if question.conversation_id:
+            said = schema.Turn(query=route.query, answer=done.text, understood_as=question.query)
+            self.conversations.add(said, **question.asker)
         if self.log is not None:
             # A cached answer cost nothing, whoever might have written it.
             asked = None if cached else self.resources.model
@@ -316,6 +335,7 @@ class Pipeline:
 
     def _key(self, run: _Run) -> str:
         """Return the cache key of a question: all that its answer depends on."""
+        self._understand(run)
         question, resources = run.question, self.resources
         budget = question.budget
         # The versions are part of the key, so changes are looked for first.
@@ -361,6 +381,7 @@ class Pipeline:
     # -- Routed
 
     def _route(self, run: _Run) -> schema.RouteDecision:
+        self._understand(run)
         question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
             only = self._only_index(question)
@@ -376,7 +397,8 @@ class Pipeline:
                 )
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
-                query=question.query,
+                query=question.asked or question.query,
+                understood_as=question.query if question.asked else "",
                 index=index,
                 strategy=strategy,
                 complexity=complexity,
@@ -719,7 +741,7 @@ class Pipeline:
         return schema.Answer(
             text=done.text,
             citations=tuple(_with_scores(one, found) for one in done.citations),
-            confidence=done.confidence,
+            confidence=done.confidence.at_most(MAX_VAGUE) if run.vague else done.confidence,
             route=retrieval.route,
             nodes=retrieval.nodes,
             usage=schema.Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),

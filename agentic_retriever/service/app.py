@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 
 from agentic_retriever import __version__
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.service import documents, problems, queries
+from agentic_retriever.service import documents, mcp, openai, problems, queries
 from agentic_retriever.service.api import legacy, system
 from agentic_retriever.service.guard import Guard, Limits
 from agentic_retriever.service.page import views
@@ -19,7 +19,7 @@ from agentic_retriever.service.state import Service
 
 _ROUTERS: tuple[APIRouter, ...] = (  # of each part, in the order in which their paths are tried
     system.health, legacy.open_to_all, queries.asking, queries.history, documents.reading, documents.changing,
-    system.caches, legacy.asking, legacy.writing, legacy.managing, views.anybody,
+    system.caches, legacy.asking, legacy.writing, legacy.managing, openai.chats, views.anybody,
     views.page, views.changing, views.managing,
 )  # fmt: skip
 
@@ -41,10 +41,13 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     )  # fmt: skip
     app.state.service = service
     app.add_middleware(Guard, service=service, limits=Limits(service))
+    app.add_middleware(openai.OpenAIErrors)
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)
     app.mount("/static", views.static)
+    app.state.mcp = mcp.Endpoint(service)
+    app.router.routes.append(app.state.mcp.route)
     return app
 
 
@@ -54,9 +57,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if service.settings.document_workers:
         await service.run(service.router.start_worker, service.settings.document_workers)
     warming = asyncio.create_task(service.warm_up())
-    # What needs a running loop and an end, such as the sessions of a mounted application, is entered here.
     try:
-        yield
+        async with app.state.mcp.running():
+            yield
     finally:
         service.ending.set()
         await warming

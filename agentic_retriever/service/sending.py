@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from cachetools import LRUCache
@@ -71,7 +71,16 @@ def event(name: str, data: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + (data if isinstance(data, bytes) else json_bytes(data)) + b"\n\n"
 
 
-async def events(request: Request, pieces: AsyncIterator[bytes]) -> Response:
+def _problem_event(request: Request, error: AgenticRetrieverError) -> bytes:
+    return event("error", bytes(problem_of(request.state.request_id, error).body))
+
+
+async def events(
+    request: Request,
+    pieces: AsyncIterator[bytes],
+    *,
+    write_error: Callable[[Request, AgenticRetrieverError], bytes] = _problem_event,
+) -> Response:
     """Send events; what fails before the first one is an error of its own, what fails later is an event.
 
     The iterator is given up when the client hangs up: before the first event here, later by the response itself.
@@ -84,7 +93,7 @@ async def events(request: Request, pieces: AsyncIterator[bytes]) -> Response:
             async for piece in pieces:
                 yield piece
         except AgenticRetrieverError as err:
-            yield event("error", bytes(problem_of(request.state.request_id, err).body))
+            yield write_error(request, err)
 
     return StreamingResponse(sent(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

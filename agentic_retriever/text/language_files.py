@@ -3,7 +3,8 @@
 A file has ``language`` (its code), ``spaced`` (whether words stand between spaces) and any of the sections:
 ``complexity`` and ``signals`` for routing; ``clauses`` for questions that are several; ``filters`` for what restricts
 a search; ``answers`` for the kinds of answers; ``numbers`` and ``dates`` for their reader; ``names``; ``questions``
-for words that only ask; ``polarity`` for what turns a sentence round; ``sentences`` for where one ends;
+for words that only ask; ``follow_ups`` for what leans on the question before; ``polarity`` for what turns a sentence
+round; ``sentences`` for where one ends;
 ``not_found`` for what is said when there is no answer; ``intents`` for the questions that a benchmark makes; and
 ``stopwords``. Who uses a section reads and compiles it.
 """
@@ -19,7 +20,7 @@ from agentic_retriever.errors import ConfigError
 
 SECTIONS: Final = (
     "stopwords", "complexity", "signals", "clauses", "filters", "answers",
-    "numbers", "dates", "names", "questions", "polarity", "sentences", "not_found", "intents",
+    "numbers", "dates", "names", "questions", "polarity", "sentences", "not_found", "intents", "follow_ups",
 )  # fmt: skip
 
 NEVER: Final = re.compile(r"(?!)")
