@@ -5,8 +5,10 @@ import io
 import logging
 import math
 import pickle
+import re
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -27,7 +29,7 @@ from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index, KeywordIndex
-from agentic_retriever.indices.prefilter.index import FilterPlan
+from agentic_retriever.indices.prefilter.index import FilterPlan, MetadataIndex
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.text import Tokenizer, detect_language
@@ -271,8 +273,9 @@ class RetrieverAdapter(CheckedRetriever):
             found = self._search(request, deadline)
         except errors.EmbeddingError as err:
             found = self._by_words(request, err)
-        if request.by_number or self.strategy is Strategy.RECURSIVE:
-            found = with_asked_parts(self._index, request, found)
+        by_title = self.strategy in {Strategy.RECURSIVE, Strategy.SUMMARY}
+        if request.by_number or by_title:
+            found = with_asked_parts(self._index, request, found, by_title=by_title)
         return keep_promises(found, request)
 
     def _by_words(self, request: RetrievalRequest, err: errors.EmbeddingError) -> SearchResult:
@@ -391,6 +394,15 @@ def scores_of(nodes: Iterable[NodeWithScore]) -> dict[str, float | None]:
     return {one.node.node_id: one.score for one in nodes}
 
 
+def by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | None]]:
+    """Return what sources gave the nodes of a result, by source."""
+    found: dict[str, dict[str, float | None]] = {}
+    for one in nodes:
+        for name, score in source_scores(one).items():
+            found.setdefault(name, {})[one.node.node_id] = score
+    return found
+
+
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
@@ -470,16 +482,21 @@ def merge_sides(
 NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
+_SHORT_TITLE: Final = 3
+_LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
+_LETTER: Final = r"[^\W\u0e00-\u9fff]"  # of a script with spaces between words
 _ABOVE: Final = 1e-6  # by how much the score of each is above the next, and all above what was searched
 
 
-def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResult) -> SearchResult:
-    """Put the parts that a question names by number first, with what lies below them, in reading order.
+def with_asked_parts(
+    index: Index, request: RetrievalRequest, found: SearchResult, *, by_title: bool = False
+) -> SearchResult:
+    """Put the parts that a question names by number or title first, with what lies below them, in reading order.
 
     Of several documents that have the number, those with the most words of the question in their titles are meant.
     """
     asked = asked_parts(request.query) if index.has_prefilter else []
-    if not asked:
+    if not index.has_prefilter or not (asked or by_title):
         return found
     metadata = run_guarded(f"the prefilter of index {index.name}", index.metadata)
     nodes: dict[str, BaseNode] = {}
@@ -497,6 +514,13 @@ def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResul
         elif (known := next(filter(None, tables), None)) is not None:
             nearest = " and ".join(nearest_numbers(number, known))
             told.append(f"there is no {kind} {number}; the nearest numbers are {nearest}")
+    if by_title and not asked:
+        title, ids = named_part(request.query, metadata)
+        meant = _meant(request, ids, fetch_nodes(index, ids), found)
+        nodes = {node.node_id: node for node in _in_turn(meant, title)}
+        told = [f"{title!r}, looked up by its title"] if nodes else []
+    if not (nodes or told):
+        return found
     top = max([1.0, *finite_scores(found.nodes)])
     steps = zip(nodes.values(), range(len(nodes), 0, -1), strict=True)
     first = [NodeWithScore(node=node, score=top + _ABOVE * step) for node, step in steps]
@@ -506,6 +530,31 @@ def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResul
         (*told, *found.understood),
         {**found.sources, NUMBERED: dict.fromkeys(nodes, 1.0)},
     )
+
+
+def named_part(question: str, metadata: MetadataIndex) -> tuple[str, list[str]]:
+    """Return the longest title of a document or section that stands in a question, and the nodes of the part."""
+    asked, most, best, found = " ".join(question.casefold().split()), 0, "", list[str]()
+    for text, ids in chain(metadata.texts("heading_hierarchy").items(), metadata.texts("title").items()):
+        title = _LABEL.sub("", text.casefold()).strip(" .:…")
+        longer = len(title) > max(most, _SHORT_TITLE) and title in asked and len(ids) <= _MAX_PARTS
+        if longer and re.search(rf"(?<!{_LETTER}){re.escape(title)}(?!{_LETTER})", asked):
+            most, best, found = len(title), text, [*ids]
+    return best, found
+
+
+def _in_turn(nodes: Sequence[BaseNode], title: str) -> list[BaseNode]:
+    """Put the first chunk of each section right below a title first, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+
+    def turn(node: BaseNode) -> int:
+        path = node.metadata.get("heading_hierarchy") or []
+        at = path.index(title) + 1 if title in path else 0
+        section = node.ref_doc_id, tuple(path[at : at + 1])
+        seen[section] += 1
+        return seen[section]
+
+    return sorted(nodes, key=turn)
 
 
 def _meant(
