@@ -351,6 +351,7 @@ class Pipeline:
                 features = routing.query_features(
                     question.query, chosen.profile(), score, domain_terms=self._domain_terms
                 )
+                features = self._with_conditions(question, chosen, features)
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.query,
@@ -371,6 +372,13 @@ class Pipeline:
                 traced.finish(record, RouteDecisionEvent(decision=record))
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
+
+    def _with_conditions(self, question: Question, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
+        """Where words hint at conditions, let what a search for them reads in the question count in their place."""
+        hinted = any(features[name] for name in ("metadata_values", "people", "range"))
+        adapter = self.resources.adapter(index, schema.Strategy.METADATA) if hinted and index.has_prefilter else None
+        stated = adapter.stated(question.query) if isinstance(adapter, retrievers.MetadataRetriever) else None
+        return features if stated is None else {**features, "metadata_values": stated, "people": 0.0}
 
     def _only_index(self, question: Question) -> str | None:
         """Return the index that needs no choice: the only one that the caller named, or that there is."""

@@ -14,6 +14,7 @@ from agentic_retriever.understanding import fields
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
+_ALONE_RE: Final = re.compile(r"[^\w]*|.*\w[\"')»”]?, ?", re.DOTALL)
 _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
 
 
@@ -37,6 +38,10 @@ class Question:
     def as_written(self, start: int, end: int) -> str:
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
+
+    def is_whole(self, start: int, end: int) -> bool:
+        """Tell whether nothing else is asked than what stands there, or it stands alone behind the last comma."""
+        return not re.search(r"\w", self.text[end:]) and _ALONE_RE.fullmatch(self.text, 0, start) is not None
 
     def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
         """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
@@ -113,6 +118,9 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     if not refs:
         return None
     own = match.start, match.end
+    topical = any(question.dictionary.fields[ref.field].topical for ref in refs)
+    if question.is_whole(match.start, match.end) and not topical:
+        return NamedValue(tuple(refs[:_MAX_FIELDS]), _NAMED, own, own)
     named, span = _fields_beside(question, match)
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
@@ -176,7 +184,7 @@ def _other_capitals(shown: str, ref: fields.ValueRef) -> bool:
 
 # --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
 
-_CUED: Final = 0.75
+_CUED: Final = 0.9
 _ALONE: Final = 0.5
 _GIVEN_BONUS: Final = 0.1  # added where a given name or an initial stands beside the family name
 _MAX_GIVEN: Final = 3
@@ -197,10 +205,10 @@ def _find_people(question: Question) -> list[NamedValue]:
             continue
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
-        cued = _is_cued(question, start, refs, last_cued)
+        cued = question.is_whole(start, match.end) or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
-            certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
+            certainty = _CUED if cued else _ALONE + (_GIVEN_BONUS if given else 0.0)
             found.append(NamedValue(kept, certainty, (start, end), (start, end)))
     return found
 
