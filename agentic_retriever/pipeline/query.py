@@ -46,6 +46,7 @@ from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
+MAX_SPLIT: Final = 200  # characters of a question whose parts count for the choice; longer ones tell a story
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
 
 _MISSING: Final = {
@@ -351,7 +352,7 @@ class Pipeline:
                 features = routing.query_features(
                     question.query, chosen.profile(), score, domain_terms=self._domain_terms
                 )
-                features = self._with_conditions(question, chosen, features)
+                features = self._as_read(question, chosen, features)
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.query,
@@ -373,12 +374,16 @@ class Pipeline:
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
-    def _with_conditions(self, question: Question, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
-        """Where words hint at conditions, let what a search for them reads in the question count in their place."""
+    def _as_read(self, question: Question, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
+        """Let count what strategies read in the question: its parts and, where words hint at them, its conditions."""
+        query = question.query
+        parts = retrievers.split_question(query, by_names=False) if len(query) <= MAX_SPLIT else ()
+        read = {"several_questions": 1.0} if parts else {}
         hinted = any(features[name] for name in ("metadata_values", "people", "range"))
         adapter = self.resources.adapter(index, schema.Strategy.METADATA) if hinted and index.has_prefilter else None
-        stated = adapter.stated(question.query) if isinstance(adapter, retrievers.MetadataRetriever) else None
-        return features if stated is None else {**features, "metadata_values": stated, "people": 0.0}
+        stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
+        read |= {} if stated is None else {"metadata_values": stated, "people": 0.0}
+        return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:
         """Return the index that needs no choice: the only one that the caller named, or that there is."""

@@ -45,7 +45,7 @@ class MetadataRetriever(base.RetrieverAdapter):
             return None
         sure = [one.certainty for one in understand(query, self._dictionary()).clauses]
         best = max(sure, default=0.0)
-        return 1.0 if best >= (SURE if len(sure) > 1 else CLEAR) else 0.35 * (best >= SURE)
+        return 1.0 if best >= (SURE if len(sure) > 1 else CLEAR) else 0.2 * (best >= SURE)
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""

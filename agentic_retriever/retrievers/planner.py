@@ -29,7 +29,7 @@ MAX_SPLIT_CHARS: Final = 1_000  # longer texts are pasted documents rather than 
 _QUESTION: Final = re.compile(r"\w[^?？؟]{0,20}[?？؟]")
 
 
-def split_question(query: str) -> tuple[str, ...]:
+def split_question(query: str, *, by_names: bool = True) -> tuple[str, ...]:
     """Cut a question into questions that can be searched for one by one.
 
     Tried in this order: a comparison (one part for each thing compared); several questions; several names, titles or
@@ -42,7 +42,8 @@ def split_question(query: str) -> tuple[str, ...]:
     language, known = detect_language(text), language_files.languages_with("clauses")
     tables = [load_table(code) for code in ((language,) if language in known else known)]
     several = len(_QUESTION.findall(text)) >= MIN_PARTS
-    for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
+    ways = (compared, asked, _by_name) if several else (compared, _by_name, asked)
+    for way in ways if by_names else (compared, asked):
         for table in tables:
             parts = distinct(way(text, table), query)[:MAX_PARTS]
             if len(parts) >= MIN_PARTS:
@@ -194,7 +195,7 @@ def _asks(clause: str, table: ClauseTable) -> bool:
 
 
 def _is_short(question: str, table: ClauseTable) -> bool:
-    return len(Tokenizer(table.language).query_tokens(question)) < 3 if table.spaced else len(question) < 12
+    return len(Tokenizer(table.language).query_tokens(question)) < 2 if table.spaced else len(question) < 12
 
 
 # Comparisons: one question about each of the things that are compared.

@@ -33,6 +33,7 @@ from agentic_retriever.routing.signals import (
 )
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.understanding.asked import asked_parts
 
 # Whether a query asks for what certain people wrote or own, and the index knows these people.
 
@@ -104,9 +105,9 @@ def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
 # Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
 
 FEATURES: Final = (
-    "metadata_values", "codes", "quoted", "references", "acronyms", "rare_terms", "range", "comparison", "analysis",
-    "several_questions", "overview", "procedure", "whole", "detail", "listing", "people", "domain_terms", "length",
-    "complexity",
+    "metadata_values", "codes", "quoted", "references", "numbered", "acronyms", "rare_terms", "range", "comparison",
+    "analysis", "several_questions", "overview", "documents", "procedure", "whole", "detail", "listing", "people",
+    "domain_terms", "length", "complexity",
 )  # fmt: skip
 
 # One field named may be chance ("policy" in a question about policies), two hardly are.
@@ -150,6 +151,7 @@ def query_features(
         "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, ranges) if profile else 0),
         "codes": _graded(_BY_CODES, len(codes)),
         "quoted": float(_QUOTED.search(raw) is not None),
+        "numbered": float(bool(asked_parts(query))),
         "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(ranges)),
@@ -304,8 +306,6 @@ WEIGHTS_FILE: Final = "strategy_weights.json"
 QUALITY_WEIGHT: Final = 40.0
 # The most that measured quality may speak against a strategy; a clear signal in the query speaks louder.
 MAX_QUALITY_SHIFT: Final = 2.0
-# Where calibrated hybrid search was the start, switches to these by signals gained, and to the others did not.
-_PAID: Final = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY)
 _MAX_REASONS: Final = 3
 
 
@@ -441,15 +441,10 @@ def packaged_weights() -> StrategyWeights:
 
 @lru_cache(1)
 def fused_weights() -> StrategyWeights:
-    """Start the packaged table from ``hybrid``, for indexes whose hybrid search is calibrated.
-
-    ``hybrid`` and ``vector`` change places, and only those signals speak that lead to strategies which did better than
-    ``hybrid`` where they spoke; see docs/routing.md.
-    """
+    """Start the packaged table from ``hybrid``: it and ``vector`` change places where its fusion is calibrated."""
     table = packaged_weights()
     places = {Strategy.HYBRID: table.base[Strategy.VECTOR], Strategy.VECTOR: table.base[Strategy.HYBRID]}
-    rows = {name: {s: row[s] for s in _PAID if s in row} for name, row in table.signals.items()}
-    return StrategyWeights({**table.base, **places}, {name: row for name, row in rows.items() if row})
+    return StrategyWeights({**table.base, **places}, table.signals)
 
 
 class RoundRobinSelector(StrategySelector):
