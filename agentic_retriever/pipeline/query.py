@@ -36,7 +36,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.base import asks_for_part, copied_nodes, detailed, details, expanded_text, run_sides
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
 from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
@@ -46,7 +46,7 @@ from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
-MAX_SPLIT: Final = 200  # characters of a question whose parts count for the choice; longer ones tell a story
+MAX_READ: Final = 200  # characters of a question that strategies read for the choice; longer ones tell a story
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
 
 _MISSING: Final = {
@@ -375,14 +375,17 @@ class Pipeline:
             return run.decision
 
     def _as_read(self, question: Question, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
-        """Let count what strategies read in the question: its parts and, where words hint at them, its conditions."""
+        """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
         query = question.query
-        parts = retrievers.split_question(query, by_names=False) if len(query) <= MAX_SPLIT else ()
-        read = {"several_questions": 1.0} if parts else {}
-        hinted = any(features[name] for name in ("metadata_values", "people", "range"))
-        adapter = self.resources.adapter(index, schema.Strategy.METADATA) if hinted and index.has_prefilter else None
-        stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
-        read |= {} if stated is None else {"metadata_values": stated, "people": 0.0}
+        if len(query) > MAX_READ:
+            return features
+        read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
+        if index.has_prefilter and asks_for_part(index, query):
+            read["titled"] = 1.0
+        if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):
+            adapter = self.resources.adapter(index, schema.Strategy.METADATA)
+            stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
+            read |= {} if stated is None else {"metadata_values": stated, "people": 0.0}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:

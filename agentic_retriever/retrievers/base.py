@@ -15,10 +15,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache, partial
-from itertools import chain
+from functools import cache, lru_cache, partial
+from itertools import chain, islice
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
+import ahocorasick
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import BaseModel, Field
 from llama_index.core.callbacks.base import CallbackManager
@@ -482,9 +483,10 @@ def merge_sides(
 NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
-_SHORT_TITLE: Final = 3
+_SHORT_TITLE, _MAX_TITLES, _MAX_ASKING, _LEAST_SHARE = 3, 20_000, 200, 6  # a sixth of the question at least
+MIN_CHUNKS: Final = 3  # of a part that is asked for by its title alone
 _LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
-_LETTER: Final = r"[^\W\u0e00-\u9fff]"  # of a script with spaces between words
+_LETTER: Final = re.compile(r"[^\W\u0e00-\u9fff]")  # of a script with spaces between words
 _ABOVE: Final = 1e-6  # by how much the score of each is above the next, and all above what was searched
 
 
@@ -516,6 +518,7 @@ def with_asked_parts(
             told.append(f"there is no {kind} {number}; the nearest numbers are {nearest}")
     if by_title and not asked:
         title, ids = named_part(request.query, metadata)
+        ids = ids if len(title) * _LEAST_SHARE >= len(request.query) else []
         meant = _meant(request, ids, fetch_nodes(index, ids), found)
         nodes = {node.node_id: node for node in _in_turn(meant, title)}
         told = [f"{title!r}, looked up by its title"] if nodes else []
@@ -534,13 +537,35 @@ def with_asked_parts(
 
 def named_part(question: str, metadata: MetadataIndex) -> tuple[str, list[str]]:
     """Return the longest title of a document or section that stands in a question, and the nodes of the part."""
-    asked, most, best, found = " ".join(question.casefold().split()), 0, "", list[str]()
-    for text, ids in chain(metadata.texts("heading_hierarchy").items(), metadata.texts("title").items()):
-        title = _LABEL.sub("", text.casefold()).strip(" .:…")
-        longer = len(title) > max(most, _SHORT_TITLE) and title in asked and len(ids) <= _MAX_PARTS
-        if longer and re.search(rf"(?<!{_LETTER}){re.escape(title)}(?!{_LETTER})", asked):
-            most, best, found = len(title), text, [*ids]
-    return best, found
+    asked, best, found = " ".join(question.casefold().split()), ("", ""), list[str]()
+    titles = _titles(metadata, metadata.version)
+    for last, (title, text, ids) in titles.iter(asked) if len(titles) else ():
+        edges = asked[last - len(title) : last - len(title) + 1] * (last >= len(title)), asked[last + 1 : last + 2]
+        if len(title) > len(best[0]) and len(ids) <= _MAX_PARTS and not any(map(_LETTER.match, edges)):
+            best, found = (title, text), [*ids]
+    return best[1], found
+
+
+@lru_cache(16)
+def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
+    automaton = ahocorasick.Automaton()
+    for name in ("title", "heading_hierarchy"):
+        for text, ids in islice(metadata.texts(name).items(), _MAX_TITLES):
+            title = _LABEL.sub("", " ".join(text.casefold().split())).strip(" .:…")
+            if len(title) > _SHORT_TITLE:
+                automaton.add_word(title, (title, text, ids))
+    automaton.make_automaton()
+    return automaton
+
+
+def asks_for_part(index: Index, question: str) -> bool:
+    """Tell whether a question is hardly more than the title of a part that has several chunks."""
+    if not index.has_prefilter or len(question) > _MAX_ASKING:
+        return False
+    title, ids = named_part(question, run_guarded(f"the prefilter of index {index.name}", index.metadata))
+    tokens = Tokenizer(language=detect_language(question))
+    named = set(tokens.query_tokens(title))
+    return len(ids) >= MIN_CHUNKS and len({*tokens.query_tokens(question)} - named) <= (len(named) > 1)
 
 
 def _in_turn(nodes: Sequence[BaseNode], title: str) -> list[BaseNode]:

@@ -19,7 +19,6 @@ from agentic_retriever.understanding.understanding import extract_with_llm, rela
 SURE: Final = 0.7
 CLEAR: Final = 0.9  # from which on a single one makes the question one for conditions
 MAX_KNOWN: Final = 5_000  # nodes whose values are read for the choice of a strategy; it takes 0.1 ms a node
-MAX_CHARS: Final = 300  # of a question that is read for that choice
 
 
 class MetadataRetriever(base.RetrieverAdapter):
@@ -41,11 +40,11 @@ class MetadataRetriever(base.RetrieverAdapter):
 
     def stated(self, query: str) -> float | None:
         """Tell how clearly a question states conditions, in [0, 1]; ``None`` where it would take long to know."""
-        if len(query) > MAX_CHARS or self._index.count() > MAX_KNOWN:
+        if self._index.count() > MAX_KNOWN:
             return None
         sure = [one.certainty for one in understand(query, self._dictionary()).clauses]
         best = max(sure, default=0.0)
-        return 1.0 if best >= (SURE if len(sure) > 1 else CLEAR) else 0.2 * (best >= SURE)
+        return 1.0 if len(sure) > 1 and best >= SURE else 0.85 if best >= CLEAR else 0.2 * (best >= SURE)
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""

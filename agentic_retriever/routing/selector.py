@@ -105,9 +105,9 @@ def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
 # Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
 
 FEATURES: Final = (
-    "metadata_values", "codes", "quoted", "references", "numbered", "acronyms", "rare_terms", "range", "comparison",
-    "analysis", "several_questions", "overview", "documents", "procedure", "whole", "detail", "listing", "people",
-    "domain_terms", "length", "complexity",
+    "metadata_values", "codes", "quoted", "references", "numbered", "titled", "acronyms", "rare_terms", "range",
+    "comparison", "analysis", "several_questions", "overview", "documents", "procedure", "whole", "detail", "listing",
+    "people", "domain_terms", "length", "complexity",
 )  # fmt: skip
 
 # One field named may be chance ("policy" in a question about policies), two hardly are.
@@ -152,6 +152,7 @@ def query_features(
         "codes": _graded(_BY_CODES, len(codes)),
         "quoted": float(_QUOTED.search(raw) is not None),
         "numbered": float(bool(asked_parts(query))),
+        "titled": 0.0,  # which only the index can tell
         "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(ranges)),
