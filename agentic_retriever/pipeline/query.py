@@ -378,7 +378,7 @@ class Pipeline:
         """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
         query = question.query
         if len(query) > MAX_READ:
-            return features
+            return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         if index.has_prefilter and asks_for_part(index, query):
             read["titled"] = 1.0

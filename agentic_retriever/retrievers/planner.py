@@ -62,7 +62,7 @@ def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
 def _by_name(text: str, table: "ClauseTable") -> list[str]:
     """One question for each name, without the others; of many, those with most words tell most."""
     spans = [Span(m.start(), m.end(), len(m[0].split())) for m in _QUOTED.finditer(text)]
-    names = [] if text.isupper() or not table.spaced else _names(text, table)
+    names = _names(text, table) if table.spaced and table.language != "de" and not text.isupper() else []
     for span in [*names, *(Span(m.start(), m.end(), 1) for m in _LONG_NUMBER.finditer(text))]:
         if all(span.end <= other.start or span.start >= other.end for other in spans):
             spans.append(span)
@@ -104,6 +104,7 @@ class ClauseTable:
     joins: re.Pattern[str]
     asks: re.Pattern[str]
     relatives: re.Pattern[str]
+    refers_back: re.Pattern[str]
     not_names: re.Pattern[str]
     inside_names: re.Pattern[str]
 
@@ -156,8 +157,8 @@ _BEGINNING: Final = re.compile(r"\W*(?:\w{1,4}\s){0,2}")
 def asked(text: str, table: ClauseTable) -> list[str]:
     """Cut a text into the questions that it asks.
 
-    Statements before the first question stay with each. A question of one or two words, which means nothing alone, has
-    the first one before it.
+    Statements stay with each. A question of one word, or one that refers back, means nothing alone and has the first
+    one before it.
     """
     said: list[str] = []
     questions: list[str] = []
@@ -168,7 +169,8 @@ def asked(text: str, table: ClauseTable) -> list[str]:
         # "Is it free?" asks without any question word.
         marked = _ASKS.search(sentence) is not None and not any(worded)
         for clause, asks in zip(clauses, worded, strict=True):
-            (questions if asks or marked or questions else said).append(clause)
+            adds = questions and (marked or table.joins.match(lowered(clause)) or not table.spaced)
+            (questions if asks or marked or adds else said).append(clause)
     if len(questions) < 2:
         return []
     first = questions[0]
@@ -195,7 +197,10 @@ def _asks(clause: str, table: ClauseTable) -> bool:
 
 
 def _is_short(question: str, table: ClauseTable) -> bool:
-    return len(Tokenizer(table.language).query_tokens(question)) < 2 if table.spaced else len(question) < 12
+    """Tell whether a question means nothing without the one before it."""
+    if table.refers_back.search(folded(question)):
+        return True
+    return len(Tokenizer(table.language).query_tokens(question)) < 2 if table.spaced else len(question) < 7
 
 
 # Comparisons: one question about each of the things that are compared.
