@@ -352,7 +352,7 @@ class Pipeline:
                 features = routing.query_features(
                     question.query, chosen.profile(), score, domain_terms=self._domain_terms
                 )
-                features = self._as_read(question, chosen, features)
+                features = self._as_read(run, chosen, features)
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.query,
@@ -374,12 +374,13 @@ class Pipeline:
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
-    def _as_read(self, question: Question, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
+    def _as_read(self, run: _Run, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
         """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
-        query = question.query
+        query = run.question.query
         if len(query) > MAX_READ:
             return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
+        read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
         if index.has_prefilter and asks_for_part(index, query):
             read["titled"] = 1.0
         if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 from typing_extensions import override
 
@@ -29,6 +31,7 @@ from agentic_retriever.routing.signals import (
     read_query,
     shown_form,
     softmax,
+    table_languages,
     value_hits,
 )
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
@@ -298,6 +301,27 @@ def _table(terms: DomainTerms, language: str) -> Runs[int]:
         for form in forms:
             table.add(tokenizer.query_tokens(form), at)
     return table
+
+
+# The form of a question in a language without words of its own, by its vector; scripts/fit_forms.py fits the weights.
+
+FORMS_FILE: Final = "question_forms.json"
+
+
+def read_form(query: str, vector: npt.NDArray[np.float32] | None, embedding: str) -> dict[str, float]:
+    """Tell whether a question asks for documents or an overview, where only its vector can."""
+    model, threshold, forms, weights = _form_weights()
+    if vector is None or embedding != model or detect_language(query) in table_languages():
+        return {}
+    scores = weights[:, 0] + weights[:, 1:] @ vector
+    best = int(scores.argmax())
+    return {forms[best]: 1.0} if scores[best] > threshold else {}
+
+
+@lru_cache(1)
+def _form_weights() -> tuple[str, float, list[str], npt.NDArray[np.float64]]:
+    table = json.loads(files("agentic_retriever.routing").joinpath(FORMS_FILE).read_text(encoding="utf-8"))
+    return table["embedding"], table["threshold"], [*table["forms"]], np.array([*table["forms"].values()])
 
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
