@@ -17,7 +17,7 @@ from agentic_retriever.understanding.understanding import extract_with_llm, rela
 
 # A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
 SURE: Final = 0.7
-CLEAR: Final = 0.9  # from which on a single one makes the question one for conditions
+CLEAR: Final = 0.85  # from which on a single one makes the question one for conditions, as one does that is all of it
 MAX_KNOWN: Final = 5_000  # nodes whose values are read for the choice of a strategy; it takes 0.1 ms a node
 
 
@@ -42,9 +42,12 @@ class MetadataRetriever(base.RetrieverAdapter):
         """Tell how clearly a question states conditions, in [0, 1]; ``None`` where it would take long to know."""
         if self._index.count() > MAX_KNOWN:
             return None
-        sure = [one.certainty for one in understand(query, self._dictionary()).clauses]
-        best = max(sure, default=0.0)
-        return 1.0 if len(sure) > 1 and best >= SURE else 0.85 if best >= CLEAR else 0.2 * (best >= SURE)
+        clauses = understand(query, self._dictionary()).clauses
+        best = max((one.certainty for one in clauses), default=0.0)
+        if best < SURE or len(clauses) > 1:
+            return float(best >= SURE)
+        said = sum(end - start for start, end in clauses[0].spans)
+        return 0.85 if best >= CLEAR or 2 * said >= len(query.strip()) else 0.2
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""

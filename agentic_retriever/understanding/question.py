@@ -72,6 +72,7 @@ _NAMED: Final = 0.95
 _QUOTED: Final = 0.9
 _PLAIN: Final = {"exact": 0.8, "stem": 0.7, "flag": 0.6}
 _DISTINCT_BONUS: Final = 0.1
+_WHOLE: Final = 0.75  # at least, where nothing else is asked
 _UNSURE: Final = 0.5
 _COMMON: Final = 0.35
 _SEVERAL_FIELDS: Final = 0.7
@@ -118,19 +119,18 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     if not refs:
         return None
     own = match.start, match.end
-    topical = any(question.dictionary.fields[ref.field].topical for ref in refs)
-    if question.is_whole(match.start, match.end) and not topical:
-        return NamedValue(tuple(refs[:_MAX_FIELDS]), _NAMED, own, own)
     named, span = _fields_beside(question, match)
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
         return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
-    judged = [(ref, _certainty_unnamed(question, match, ref)) for ref in refs]
+    least = _WHOLE if question.is_whole(*own) else None
+    judged = [(ref, _certainty_unnamed(question, match, ref) or least) for ref in refs]
     usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
     if not usable or len(usable) > _MAX_FIELDS:
         return None
     certainty = min(certainty for _, certainty in usable)
     certainty *= (_SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (_OTHER_FIELD if named else 1.0)
+    certainty = max(certainty, least or 0.0)
     return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
@@ -184,7 +184,7 @@ def _other_capitals(shown: str, ref: fields.ValueRef) -> bool:
 
 # --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
 
-_CUED: Final = 0.9
+_CUED: Final = 0.85
 _ALONE: Final = 0.5
 _GIVEN_BONUS: Final = 0.1  # added where a given name or an initial stands beside the family name
 _MAX_GIVEN: Final = 3
@@ -205,10 +205,11 @@ def _find_people(question: Question) -> list[NamedValue]:
             continue
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
-        cued = question.is_whole(start, match.end) or _is_cued(question, start, refs, last_cued)
+        stored = any(question.as_written(match.start, match.end) in one for ref in refs for one in ref.originals)
+        cued = (stored and question.is_whole(start, match.end)) or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
-            certainty = _CUED if cued else _ALONE + (_GIVEN_BONUS if given else 0.0)
+            certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
             found.append(NamedValue(kept, certainty, (start, end), (start, end)))
     return found
 

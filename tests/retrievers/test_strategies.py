@@ -516,13 +516,9 @@ def test_sparse_summaries_are_not_used_and_no_document_chosen_is_not_every_docum
     assert all(query.node_ids != [] for query in index.vector_store.queries)
 
 
-def test_nothing_is_searched_for_documents_that_cannot_hold_enough(make_index, settings):
-    index = make_index(library(60))  # of three chunks each
-    view = index.summaries()
-    search, depths = view.search, []
-    view.search = lambda vector, top_k: depths.append(top_k) or search(vector, top_k)
-    index.summaries = lambda *, timeout_s=None: view
-    index.vector_store.queries.clear()
-    assert len(ids(ask(SummaryRetriever(index, settings), "topic7", top_k=70))) == 70
-    assert depths == [80]
-    assert len(index.vector_store.queries) == 1
+def test_a_document_that_is_about_it_lifts_its_chunks(make_index, settings):
+    index = make_index([*book("red apple", "red apple pie", "green hills"), of_document("d0", "red apple", "other")])
+    result = ask(SummaryRetriever(index, settings), "red apple", top_k=3)
+    scores = {one.node.node_id: source_scores(one)["document"] for one in result.nodes}
+    assert scores["c0"] > scores["d0"]
+    assert ids(result).index("c0") < ids(result).index("d0")
