@@ -207,7 +207,7 @@ def _is_short(question: str, table: ClauseTable) -> bool:
 
 # Comparisons: one question about each of the things that are compared.
 
-_MAX_ITEM: Final = 160
+_MAX_ITEM: Final = 50  # characters; what is longer is a description, and one document tells of all of it
 _STOP: Final = re.compile(r"[:;?？!]|\.\s|,\s(?=\S{0,30}\s)")
 _HARD_STOP: Final = re.compile(r"[:;?？!]|\.\s")
 _COMMA: Final = re.compile(r"\s*[,;、]\s*")
@@ -258,7 +258,8 @@ def _tail_start(plain: str, start: int, table: ClauseTable) -> int:
 
 def _questions(items: list[str], tail: str, table: ClauseTable) -> list[str]:
     things, head = [item.strip(_EDGES) for item in items], ""
-    if len(things) < 2 or any(not thing or len(thing) > _MAX_ITEM for thing in things):
+    tokens = Tokenizer(table.language).query_tokens
+    if len(things) < 2 or any(not tokens(thing) or len(thing) > _MAX_ITEM for thing in things):
         return []
     first, divided = things[0], list(table.belongs.finditer(folded(things[0])))
     # "The price of A" is divided when the other things are bare, as in "the price of A and B".

@@ -255,7 +255,7 @@ def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_i
 
     result = ask(adapter(Foreign(), settings), "red apple")
     assert ids(result)[0] == "c0"
-    assert "keeps no" in result.degraded[0].reason
+    assert any("keeps no" in step.reason for step in result.degraded)
 
 
 @pytest.mark.parametrize("adapter", CLASSES)
@@ -517,8 +517,10 @@ def test_sparse_summaries_are_not_used_and_no_document_chosen_is_not_every_docum
 
 
 def test_a_document_that_is_about_it_lifts_its_chunks(make_index, settings):
-    index = make_index([*book("red apple", "red apple pie", "green hills"), of_document("d0", "red apple", "other")])
-    result = ask(SummaryRetriever(index, settings), "red apple", top_k=3)
+    other = [of_document("a0", "red apple", "other"), of_document("a1", "blue sea", "other")]
+    index = make_index([*other, *book("red apple", "red apple pie", "an apple is red")])
+    assert ids(ask(build_adapter(Strategy.HYBRID, index, settings), "red apple"))[0] == "a0"  # as near as c0, which comes behind it
+    result = ask(SummaryRetriever(index, settings), "red apple")
     scores = {one.node.node_id: source_scores(one)["document"] for one in result.nodes}
-    assert scores["c0"] > scores["d0"]
-    assert ids(result).index("c0") < ids(result).index("d0")
+    assert scores["c0"] > scores["a0"]
+    assert ids(result)[0] == "c0"
