@@ -12,12 +12,15 @@ from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
+from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.understanding.fields import FieldDictionary
 from agentic_retriever.understanding.understanding import extract_with_llm, relaxed, understand
 
 # A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
 SURE: Final = 0.7
-CLEAR: Final = 0.85  # from which on a single one makes the question one for conditions, as one does that is all of it
+CLEAR: Final = (
+    0.85  # from which on a single one makes the question one for conditions, as one does that is nearly all of it
+)
 MAX_KNOWN: Final = 5_000  # nodes whose values are read for the choice of a strategy; it takes 0.1 ms a node
 
 
@@ -46,8 +49,9 @@ class MetadataRetriever(base.RetrieverAdapter):
         best = max((one.certainty for one in clauses), default=0.0)
         if best < SURE or len(clauses) > 1:
             return float(best >= SURE)
-        said = sum(end - start for start, end in clauses[0].spans)
-        return 0.85 if best >= CLEAR or 2 * said >= len(query.strip()) else 0.2
+        rest = "".join(char for at, char in enumerate(query) if not any(a <= at < b for a, b in clauses[0].spans))
+        left = Tokenizer(detect_language(query)).query_tokens(rest)
+        return 0.85 if best >= CLEAR or len(left) <= 1 else 0.2
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""
