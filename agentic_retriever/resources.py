@@ -335,11 +335,11 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> routing.S
 def heuristic_selector(config: RouterConfig) -> routing.HeuristicSelector:
     """Return what decides where no language model does.
 
-    Unless the settings ask for the wording alone (``selector=heuristic``), it starts from ``hybrid`` where that is
-    calibrated, since it was then better than dense search on every public collection that was tried.
+    It starts from ``hybrid`` where that is calibrated, since it was then better than dense search on every public
+    collection that was tried.
     """
-    measured = config.selector != "heuristic" and config.fusion == retrievers.Fusion.CALIBRATED.value
-    return routing.HeuristicSelector(routing.fused_weights() if measured else None)
+    calibrated = config.fusion == retrievers.Fusion.CALIBRATED.value
+    return routing.HeuristicSelector(routing.fused_weights() if calibrated else None)
 
 
 def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer | None = None) -> Synthesizer:

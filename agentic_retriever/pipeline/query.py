@@ -37,7 +37,7 @@ from agentic_retriever.pipeline.conversations import Conversations, checked_turn
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.base import asks_for_part, copied_nodes, detailed, details, expanded_text, run_sides
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
 from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
@@ -48,6 +48,7 @@ from agentic_retriever.understanding.follow_ups import leans
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that are tried where a search found nothing that was asked for
+MAX_READ: Final = 200  # characters of a question that strategies read for the choice; longer ones tell a story
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
 
 MAX_VAGUE: Final = 0.5  # confidence in the answer to a question without a subject
@@ -395,6 +396,7 @@ class Pipeline:
                 features = routing.query_features(
                     question.query, chosen.profile(), score, domain_terms=self._domain_terms
                 )
+                features = self._as_read(run, chosen, features)
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.asked or question.query,
@@ -416,6 +418,21 @@ class Pipeline:
                 traced.finish(record, RouteDecisionEvent(decision=record))
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
+
+    def _as_read(self, run: _Run, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
+        """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
+        query = run.question.query
+        if len(query) > MAX_READ:
+            return {**features, "several_questions": 0.0, "comparison": 0.0}
+        read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
+        read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
+        if index.has_prefilter and asks_for_part(index, query):
+            read["titled"] = 1.0
+        if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):
+            adapter = self.resources.adapter(index, schema.Strategy.METADATA)
+            stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
+            read |= {} if stated is None else {"metadata_values": stated, "people": 0.0}
+        return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:
         """Return the index that needs no choice: the only one that the caller named, or that there is."""

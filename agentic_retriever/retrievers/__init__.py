@@ -24,7 +24,7 @@ from agentic_retriever.retrievers.base import (
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, FUSION_FILE, Fusion, FusionModel, HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
-from agentic_retriever.retrievers.planner import PlannerRetriever
+from agentic_retriever.retrievers.planner import PlannerRetriever, split_question
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
@@ -34,7 +34,8 @@ __all__ = [
     "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
     "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
     "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
-    "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "unregister_strategy",
+    "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "split_question",
+    "unregister_strategy",
 ]  # fmt: skip
 
 

@@ -5,18 +5,21 @@ import io
 import logging
 import math
 import pickle
+import re
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache, partial
-from itertools import chain
+from functools import cache, lru_cache, partial
+from itertools import chain, islice
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
+import ahocorasick
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import BaseModel, Field
 from llama_index.core.callbacks.base import CallbackManager
@@ -27,7 +30,7 @@ from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index, KeywordIndex
-from agentic_retriever.indices.prefilter.index import FilterPlan
+from agentic_retriever.indices.prefilter.index import FilterPlan, MetadataIndex
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.text import Tokenizer, detect_language
@@ -271,8 +274,9 @@ class RetrieverAdapter(CheckedRetriever):
             found = self._search(request, deadline)
         except errors.EmbeddingError as err:
             found = self._by_words(request, err)
-        if request.by_number or self.strategy is Strategy.RECURSIVE:
-            found = with_asked_parts(self._index, request, found)
+        by_title = self.strategy in {Strategy.RECURSIVE, Strategy.SUMMARY}
+        if request.by_number or by_title:
+            found = with_asked_parts(self._index, request, found, by_title=by_title)
         return keep_promises(found, request)
 
     def _by_words(self, request: RetrievalRequest, err: errors.EmbeddingError) -> SearchResult:
@@ -391,6 +395,15 @@ def scores_of(nodes: Iterable[NodeWithScore]) -> dict[str, float | None]:
     return {one.node.node_id: one.score for one in nodes}
 
 
+def by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | None]]:
+    """Return what sources gave the nodes of a result, by source."""
+    found: dict[str, dict[str, float | None]] = {}
+    for one in nodes:
+        for name, score in source_scores(one).items():
+            found.setdefault(name, {})[one.node.node_id] = score
+    return found
+
+
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
@@ -470,16 +483,22 @@ def merge_sides(
 NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
+_SHORT_TITLE, _MAX_TITLES, _MAX_ASKING, _LEAST_SHARE = 3, 20_000, 200, 6  # a sixth of the question at least
+MIN_CHUNKS: Final = 3  # of a part that is asked for by its title alone
+_LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
+_LETTER: Final = re.compile(r"[^\W\u0e00-\u9fff]")  # of a script with spaces between words
 _ABOVE: Final = 1e-6  # by how much the score of each is above the next, and all above what was searched
 
 
-def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResult) -> SearchResult:
-    """Put the parts that a question names by number first, with what lies below them, in reading order.
+def with_asked_parts(
+    index: Index, request: RetrievalRequest, found: SearchResult, *, by_title: bool = False
+) -> SearchResult:
+    """Put the parts that a question names by number or title first, with what lies below them, in reading order.
 
     Of several documents that have the number, those with the most words of the question in their titles are meant.
     """
     asked = asked_parts(request.query) if index.has_prefilter else []
-    if not asked:
+    if not index.has_prefilter or not (asked or by_title):
         return found
     metadata = run_guarded(f"the prefilter of index {index.name}", index.metadata)
     nodes: dict[str, BaseNode] = {}
@@ -497,6 +516,14 @@ def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResul
         elif (known := next(filter(None, tables), None)) is not None:
             nearest = " and ".join(nearest_numbers(number, known))
             told.append(f"there is no {kind} {number}; the nearest numbers are {nearest}")
+    if by_title and not asked:
+        title, ids = named_part(request.query, metadata)
+        ids = ids if len(title) * _LEAST_SHARE >= len(request.query) else []
+        meant = _meant(request, ids, fetch_nodes(index, ids), found)
+        nodes = {node.node_id: node for node in _in_turn(meant, title)}
+        told = [f"{title!r}, looked up by its title"] if nodes else []
+    if not (nodes or told):
+        return found
     top = max([1.0, *finite_scores(found.nodes)])
     steps = zip(nodes.values(), range(len(nodes), 0, -1), strict=True)
     first = [NodeWithScore(node=node, score=top + _ABOVE * step) for node, step in steps]
@@ -506,6 +533,53 @@ def with_asked_parts(index: Index, request: RetrievalRequest, found: SearchResul
         (*told, *found.understood),
         {**found.sources, NUMBERED: dict.fromkeys(nodes, 1.0)},
     )
+
+
+def named_part(question: str, metadata: MetadataIndex) -> tuple[str, list[str]]:
+    """Return the longest title of a document or section that stands in a question, and the nodes of the part."""
+    asked, best, found = " ".join(question.casefold().split()), ("", ""), list[str]()
+    titles = _titles(metadata, metadata.version)
+    for last, (title, text, ids) in titles.iter(asked) if len(titles) else ():
+        edges = asked[last - len(title) : last - len(title) + 1] * (last >= len(title)), asked[last + 1 : last + 2]
+        if len(title) > len(best[0]) and len(ids) <= _MAX_PARTS and not any(map(_LETTER.match, edges)):
+            best, found = (title, text), [*ids]
+    return best[1], found
+
+
+@lru_cache(16)
+def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
+    automaton = ahocorasick.Automaton()
+    for name in ("title", "heading_hierarchy"):
+        for text, ids in islice(metadata.texts(name).items(), _MAX_TITLES):
+            title = _LABEL.sub("", " ".join(text.casefold().split())).strip(" .:…")
+            if len(title) > _SHORT_TITLE:
+                automaton.add_word(title, (title, text, ids))
+    automaton.make_automaton()
+    return automaton
+
+
+def asks_for_part(index: Index, question: str) -> bool:
+    """Tell whether a question is hardly more than the title of a part that has several chunks."""
+    if not index.has_prefilter or len(question) > _MAX_ASKING:
+        return False
+    title, ids = named_part(question, run_guarded(f"the prefilter of index {index.name}", index.metadata))
+    tokens = Tokenizer(language=detect_language(question))
+    named = set(tokens.query_tokens(title))
+    return len(ids) >= MIN_CHUNKS and len({*tokens.query_tokens(question)} - named) <= (len(named) > 1)
+
+
+def _in_turn(nodes: Sequence[BaseNode], title: str) -> list[BaseNode]:
+    """Put the first chunk of each section right below a title first, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+
+    def turn(node: BaseNode) -> int:
+        path = node.metadata.get("heading_hierarchy") or []
+        at = path.index(title) + 1 if title in path else 0
+        section = node.ref_doc_id, tuple(path[at : at + 1])
+        seen[section] += 1
+        return seen[section]
+
+    return sorted(nodes, key=turn)
 
 
 def _meant(

@@ -1,4 +1,4 @@
-"""Strategy ``metadata``: filters understood from the question, then dense search among what satisfies them."""
+"""Strategy ``metadata``: filters understood from the question, then hybrid search among what satisfies them."""
 
 import threading
 from dataclasses import replace
@@ -9,13 +9,19 @@ from llama_index.core.callbacks.base import CallbackManager
 from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.indices import Index
 from agentic_retriever.retrievers import base
+from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
+from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.understanding.fields import FieldDictionary
 from agentic_retriever.understanding.understanding import extract_with_llm, relaxed, understand
 
 # A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
 SURE: Final = 0.7
+CLEAR: Final = (
+    0.85  # from which on a single one makes the question one for conditions, as one does that is nearly all of it
+)
+MAX_KNOWN: Final = 5_000  # nodes whose values are read for the choice of a strategy; it takes 0.1 ms a node
 
 
 class MetadataRetriever(base.RetrieverAdapter):
@@ -31,17 +37,34 @@ class MetadataRetriever(base.RetrieverAdapter):
 
     def __init__(self, index: Index, settings: base.AdapterSettings, **more: CallbackManager | None) -> None:
         super().__init__(index, settings, **more)
+        self._hybrid = HybridRetriever(index, settings)
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
-    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
-        index, model = self._index, request.model or self._settings.model
-        with self._lock:  # the values of the index's current version, read once for each version
+    def stated(self, query: str) -> float | None:
+        """Tell how clearly a question states conditions, in [0, 1]; ``None`` where it would take long to know."""
+        if self._index.count() > MAX_KNOWN:
+            return None
+        clauses = understand(query, self._dictionary()).clauses
+        best = max((one.certainty for one in clauses), default=0.0)
+        if best < SURE or len(clauses) > 1:
+            return float(best >= SURE)
+        rest = "".join(char for at, char in enumerate(query) if not any(a <= at < b for a, b in clauses[0].spans))
+        left = Tokenizer(detect_language(query)).query_tokens(rest)
+        return 0.85 if best >= CLEAR or len(left) <= 1 else 0.2
+
+    def _dictionary(self) -> FieldDictionary:
+        """Return the values of the index's current version, read once for each version."""
+        index = self._index
+        with self._lock:
             version = index.version
             if self._fields is None or self._fields[0] != version:
                 rows = (node.metadata for node in index.known_nodes())
                 self._fields = version, base.run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
-            fields = self._fields[1]
+            return self._fields[1]
+
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
+        index, model, fields = self._index, request.model or self._settings.model, self._dictionary()
         if model is None:
             read = understand(request.query, fields)
         else:  # for half of the time at most, so that the search can still follow
@@ -57,6 +80,9 @@ class MetadataRetriever(base.RetrieverAdapter):
             narrowed = replace(request, filters=rung.filters)
             if failed is not None:
                 result = self._by_words(narrowed, failed)
+            elif rung.kept:
+                result = self._hybrid.search(replace(narrowed, timeout_s=self._left_s(deadline)))
+                result = replace(result, sources=base.by_source(result.nodes))
             else:
                 found = nearest(index, narrowed, request.top_k, self._left_s(deadline))
                 result = base.SearchResult(found, sources={DENSE: base.scores_of(found)})

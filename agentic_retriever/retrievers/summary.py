@@ -1,60 +1,74 @@
-"""Strategy ``summary``: the documents whose summaries are nearest, then the nearest chunks of these."""
+"""Strategy ``summary``: which documents are about it, by what is found in them and by their summaries."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from heapq import nlargest
 from typing import Final
 
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import NodeWithScore
+
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.indices.derived import SummaryView
-from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, run_guarded, scores_of
-from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, with_vector
-from agentic_retriever.schema import Strategy
+from agentic_retriever.indices import Index
+from agentic_retriever.retrievers import base
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, HybridRetriever, unit_scores
+from agentic_retriever.retrievers.vector import with_vector
+from agentic_retriever.schema import Degradation, Strategy
 
-# In the per-source scores the cosine of the document's summary. It chooses the documents and has no part in the order
-# of their chunks, which measured worse with it.
-SUMMARY: Final = "summary"
-DOCUMENTS: Final = (5, 20, 80, 320)  # chosen first, and then each time that they hold too few chunks
+SUMMARY: Final = "summary"  # in the per-source scores: the cosine of the document's summary
+DOCUMENT: Final = "document"  # and how much the document is about it, in [0, 1]
 MIN_COVERAGE: Final = 0.5
+TELLING: Final = 3  # chunks of a document that speak for it; chosen on one long document with the halves below
+MOST_DOCUMENTS: Final = 320  # whose summaries are compared
 
 
-class SummaryRetriever(RetrieverAdapter):
-    """Chooses documents by their summaries, then searches among their chunks.
+class SummaryRetriever(base.RetrieverAdapter):
+    """Searches as ``hybrid`` does, and lifts the chunks of the documents that are about the question.
 
-    Five documents to begin with, more where those do not hold ``top_k`` chunks that satisfy the filters, and in the end
-    all there are. A chunk scores by its own cosine. Where fewer than half of the documents have a summary, or summaries
-    cannot be had, the search is that of ``vector``, and the result says so.
+    A document is judged half by its three best chunks together, half by the cosine of its summary, and a chunk half by
+    itself, half by its document. Where fewer than half of the documents have a summary, or summaries cannot be had, the
+    chunks alone judge, and the result says so.
     """
 
     strategy = Strategy.SUMMARY
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        index = self._index
-        request = with_vector(index, request, self._left_s(deadline))
-        try:
-            view = run_guarded(f"opening the summaries of index {index.name}", index.summaries)
-            if view.coverage < MIN_COVERAGE:
-                raise StoreError(
-                    f"only {view.summarised:,} of {len(view.chunks):,} documents of index {index.name!r} have a summary"
-                )
-            return self._detail(view, request, self._left_s(deadline))
-        except AgenticRetrieverError as err:
-            return plain_search(index, request, step="summary.summaries", err=err, left_s=self._left_s(deadline))
+    def __init__(self, index: Index, settings: base.AdapterSettings, **more: CallbackManager | None) -> None:
+        super().__init__(index, settings, **more)
+        self._hybrid = HybridRetriever(index, settings)
 
-    def _detail(self, view: SummaryView, request: RetrievalRequest, left_s: float) -> SearchResult:
-        result = SearchResult()
-        for wanted in DOCUMENTS:
-            if wanted * view.most_chunks < request.top_k and wanted < DOCUMENTS[-1]:
-                continue  # so many documents cannot hold enough chunks
-            hits = run_guarded("the summaries", partial(view.search, request.query_vector or (), wanted))
-            is_last = len(hits) < wanted or wanted == DOCUMENTS[-1]
-            if is_last or sum(len(view.chunks[hit.doc_id]) for hit in hits) >= request.top_k:
-                cosines: dict[str, float | None] = {i: hit.score for hit in hits for i in view.chunks[hit.doc_id]}
-                found = nearest_among(self._index, request, list(cosines), request.top_k)
-                chosen = scores_of(found)
-                result = SearchResult(found, sources={DENSE: chosen, SUMMARY: {i: cosines[i] for i in chosen}})
-            if is_last or len(result.nodes) >= request.top_k:
-                break
-        if len(result.nodes) >= request.top_k:
-            return result
-        # What satisfies the filters lies in documents far down the list or without a summary.
-        nodes = [*result.nodes, *nearest(self._index, request, request.top_k, left_s)]
-        return SearchResult(nodes, sources={**result.sources, DENSE: scores_of(nodes)})
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
+        request = with_vector(self._index, request, self._left_s(deadline))
+        depth, left_s = max(CALIBRATED_DEPTH, request.top_k), self._left_s(deadline)
+        found = self._hybrid.search(replace(request, top_k=depth, timeout_s=left_s))
+        own = unit_scores([(one.node.node_id, one.score) for one in found.nodes])
+        inside: dict[str, list[float]] = {}
+        documents = {one.node.node_id: one.node.ref_doc_id or one.node.node_id for one in found.nodes}
+        for node_id, doc_id in documents.items():
+            inside.setdefault(doc_id, []).append(own[node_id])
+        judged = unit_scores([(doc_id, sum(nlargest(TELLING, scores))) for doc_id, scores in inside.items()])
+        cosines: Mapping[str, float] = {}
+        lost: tuple[Degradation, ...] = ()
+        try:
+            cosines = self._cosines(request, inside.keys())
+            near = unit_scores([(doc_id, cosines.get(doc_id)) for doc_id in inside])
+            judged = {doc_id: (score + near[doc_id]) / 2 for doc_id, score in judged.items()}
+        except AgenticRetrieverError as err:
+            lost = (Degradation(step="summary.summaries", reason=str(err), fallback="chunks alone"),)
+        scores = {node_id: (own[node_id] + judged[doc_id]) / 2 for node_id, doc_id in documents.items()}
+        nodes: list[NodeWithScore] = [base.detailed(one, scores[one.node.node_id]) for one in found.nodes]
+        sources: dict[str, base.Scores] = {
+            **base.by_source(found.nodes),
+            DOCUMENT: {i: judged[doc_id] for i, doc_id in documents.items()},
+            SUMMARY: {i: cosines[doc_id] for i, doc_id in documents.items() if doc_id in cosines},
+        }
+        return base.SearchResult(nodes, (*found.degraded, *lost), sources=sources)
+
+    def _cosines(self, request: base.RetrievalRequest, wanted: Mapping[str, object]) -> dict[str, float]:
+        view = base.run_guarded(f"opening the summaries of index {self._index.name}", self._index.summaries)
+        if view.coverage < MIN_COVERAGE:
+            raise StoreError(
+                f"only {view.summarised:,} of {len(view.chunks):,} documents of index {self._index.name} have a summary"
+            )
+        hits = base.run_guarded("the summaries", partial(view.search, request.query_vector or (), MOST_DOCUMENTS))
+        return {hit.doc_id: hit.score for hit in hits if hit.doc_id in wanted}

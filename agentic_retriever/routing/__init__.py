@@ -15,6 +15,7 @@ from agentic_retriever.routing.selector import (
     fused_weights,
     packaged_weights,
     query_features,
+    read_form,
 )
 from agentic_retriever.routing.signals import (
     assess_complexity,
@@ -27,5 +28,5 @@ __all__ = [
     "FEATURES", "AutoClassifier", "AutoSelector", "DomainTerms", "EmbeddingClassifier", "HeuristicSelector",
     "IndexClassifier", "LLMClassifier", "LLMSelector", "ProfileClassifier", "RoundRobinSelector", "StrategySelector",
     "StrategyWeights", "assess_complexity", "complexity_reasons", "fused_weights", "packaged_weights",
-    "query_features", "register_language", "unregister_language",
+    "query_features", "read_form", "register_language", "unregister_language",
 ]  # fmt: skip

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 from typing_extensions import override
 
@@ -29,10 +31,12 @@ from agentic_retriever.routing.signals import (
     read_query,
     shown_form,
     softmax,
+    table_languages,
     value_hits,
 )
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.understanding.asked import asked_parts
 
 # Whether a query asks for what certain people wrote or own, and the index knows these people.
 
@@ -104,9 +108,9 @@ def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
 # Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
 
 FEATURES: Final = (
-    "metadata_values", "codes", "quoted", "references", "acronyms", "rare_terms", "range", "comparison", "analysis",
-    "several_questions", "overview", "procedure", "whole", "detail", "listing", "people", "domain_terms", "length",
-    "complexity",
+    "metadata_values", "codes", "quoted", "references", "numbered", "titled", "acronyms", "rare_terms", "range",
+    "comparison", "analysis", "several_questions", "overview", "documents", "procedure", "whole", "detail", "listing",
+    "people", "domain_terms", "length", "complexity",
 )  # fmt: skip
 
 # One field named may be chance ("policy" in a question about policies), two hardly are.
@@ -150,6 +154,8 @@ def query_features(
         "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, ranges) if profile else 0),
         "codes": _graded(_BY_CODES, len(codes)),
         "quoted": float(_QUOTED.search(raw) is not None),
+        "numbered": float(bool(asked_parts(query))),
+        "titled": 0.0,  # which only the index can tell
         "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(ranges)),
@@ -297,6 +303,27 @@ def _table(terms: DomainTerms, language: str) -> Runs[int]:
     return table
 
 
+# The form of a question in a language without words of its own, by its vector; scripts/fit_forms.py fits the weights.
+
+FORMS_FILE: Final = "question_forms.json"
+
+
+def read_form(query: str, vector: npt.NDArray[np.float32] | None, embedding: str) -> dict[str, float]:
+    """Tell whether a question asks for documents or an overview, where only its vector can."""
+    model, threshold, forms, weights = _form_weights()
+    if vector is None or embedding != model or detect_language(query) in table_languages():
+        return {}
+    scores = weights[:, 0] + weights[:, 1:] @ vector
+    best = int(scores.argmax())
+    return {forms[best]: 1.0} if scores[best] > threshold else {}
+
+
+@lru_cache(1)
+def _form_weights() -> tuple[str, float, list[str], npt.NDArray[np.float64]]:
+    table = json.loads(files("agentic_retriever.routing").joinpath(FORMS_FILE).read_text(encoding="utf-8"))
+    return table["embedding"], table["threshold"], [*table["forms"]], np.array([*table["forms"].values()])
+
+
 WEIGHTS_FILE: Final = "strategy_weights.json"
 # How much one unit of measured nDCG@10 below the best of the strategies offered counts, as logarithm of odds: a lead of
 # half a hundredth, which a hundred questions cannot tell from chance, is worth 0.2; one of 0.0225 turns the order of
@@ -304,8 +331,6 @@ WEIGHTS_FILE: Final = "strategy_weights.json"
 QUALITY_WEIGHT: Final = 40.0
 # The most that measured quality may speak against a strategy; a clear signal in the query speaks louder.
 MAX_QUALITY_SHIFT: Final = 2.0
-# Where calibrated hybrid search was the start, switches to these by signals gained, and to the others did not.
-_PAID: Final = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY)
 _MAX_REASONS: Final = 3
 
 
@@ -441,15 +466,10 @@ def packaged_weights() -> StrategyWeights:
 
 @lru_cache(1)
 def fused_weights() -> StrategyWeights:
-    """Start the packaged table from ``hybrid``, for indexes whose hybrid search is calibrated.
-
-    ``hybrid`` and ``vector`` change places, and only those signals speak that lead to strategies which did better than
-    ``hybrid`` where they spoke; see docs/routing.md.
-    """
+    """Start the packaged table from ``hybrid``: it and ``vector`` change places where its fusion is calibrated."""
     table = packaged_weights()
     places = {Strategy.HYBRID: table.base[Strategy.VECTOR], Strategy.VECTOR: table.base[Strategy.HYBRID]}
-    rows = {name: {s: row[s] for s in _PAID if s in row} for name, row in table.signals.items()}
-    return StrategyWeights({**table.base, **places}, {name: row for name, row in rows.items() if row})
+    return StrategyWeights({**table.base, **places}, table.signals)
 
 
 class RoundRobinSelector(StrategySelector):

@@ -83,7 +83,9 @@ def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
 
 
 # Signals that are strong where a word or pattern of them occurs, and all that every language describes.
-WORDED: Final = ("comparison", "analysis", "overview", "procedure", "whole", "detail", "listing", "references")
+WORDED: Final = (
+    "comparison", "analysis", "overview", "documents", "procedure", "whole", "detail", "listing", "references",
+)  # fmt: skip
 SIGNALS: Final = (*WORDED, "range", "authorship")
 
 _PATTERN_LISTS: Final = ("complex_patterns", "simple_patterns")

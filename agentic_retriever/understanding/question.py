@@ -14,6 +14,7 @@ from agentic_retriever.understanding import fields
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
+_ALONE_RE: Final = re.compile(r"[^\w]*|.*\w[\"')»”]?, ?", re.DOTALL)
 _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
 
 
@@ -37,6 +38,10 @@ class Question:
     def as_written(self, start: int, end: int) -> str:
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
+
+    def is_whole(self, start: int, end: int) -> bool:
+        """Tell whether nothing else is asked than what stands there, or it stands alone behind the last comma."""
+        return not re.search(r"\w", self.text[end:]) and _ALONE_RE.fullmatch(self.text, 0, start) is not None
 
     def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
         """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
@@ -67,6 +72,7 @@ _NAMED: Final = 0.95
 _QUOTED: Final = 0.9
 _PLAIN: Final = {"exact": 0.8, "stem": 0.7, "flag": 0.6}
 _DISTINCT_BONUS: Final = 0.1
+_WHOLE: Final = 0.75  # at least, where nothing else is asked
 _UNSURE: Final = 0.5
 _COMMON: Final = 0.35
 _SEVERAL_FIELDS: Final = 0.7
@@ -117,12 +123,14 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
         return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
-    judged = [(ref, _certainty_unnamed(question, match, ref)) for ref in refs]
+    least = _WHOLE if question.is_whole(*own) else None
+    judged = [(ref, _certainty_unnamed(question, match, ref) or least) for ref in refs]
     usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
     if not usable or len(usable) > _MAX_FIELDS:
         return None
     certainty = min(certainty for _, certainty in usable)
     certainty *= (_SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (_OTHER_FIELD if named else 1.0)
+    certainty = max(certainty, least or 0.0)
     return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
@@ -176,7 +184,7 @@ def _other_capitals(shown: str, ref: fields.ValueRef) -> bool:
 
 # --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
 
-_CUED: Final = 0.75
+_CUED: Final = 0.85
 _ALONE: Final = 0.5
 _GIVEN_BONUS: Final = 0.1  # added where a given name or an initial stands beside the family name
 _MAX_GIVEN: Final = 3
@@ -197,7 +205,8 @@ def _find_people(question: Question) -> list[NamedValue]:
             continue
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
-        cued = _is_cued(question, start, refs, last_cued)
+        stored = any(question.as_written(match.start, match.end) in one for ref in refs for one in ref.originals)
+        cued = (stored and question.is_whole(start, match.end)) or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
