@@ -579,7 +579,7 @@ class Pipeline:
         )
 
     def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[schema.Degradation, ...]]:
-        """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
+        """Lift, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
         given = refining.lift(find.result.nodes, run.lifting)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
