@@ -400,7 +400,11 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     asked = cache(_asked_kinds)
     below = [bool(fit and question.kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
-    worth = [_BELOW_ITS_KIND * (1.0 if i in first.values() else 0.5) * below[i] for i in range(len(found))]
+    # Every lamp has its "Number": the one counts whose path names most of what was asked about.
+    named = [coverage(weights, c.around) * here for c, here in zip(found, below, strict=True)]
+    most = max(named, default=0.0) or 1.0
+    of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
+    worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
     return np.array(scores, dtype=float), np.array(worth, dtype=float)
 
 
