@@ -35,7 +35,7 @@ Weights = Mapping[str, float]
 
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
-NUMERIC: Final = frozenset({"number", "amount", "date", "duration", "percent", "time"})
+NUMERIC: Final = frozenset({"count", "number", "amount", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
 _ANY_NUMBER: Final = 0.6
 _NUMBER_WORD: Final = 0.5
@@ -385,7 +385,7 @@ _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
-_BELOW_ITS_KIND: Final = 0.7
+_BELOW_ITS_KIND: Final = 1.0
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
@@ -398,7 +398,8 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     scores = [_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in zip(found, fits, strict=True)]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
-    below = [bool(fit and question.kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
+    kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
+    below = [bool(fit and kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.
     named = [coverage(weights, c.around) * here for c, here in zip(found, below, strict=True)]
