@@ -62,7 +62,7 @@ MASS = {"cut": 0.3, "facts": 0.5, "across": 0.4, "long": 2.0}
 UNANSWERABLE = 0.3
 #: What an answer counts without what vectors tell, beside the same answer with it.
 BLIND = 0.3
-BY_VECTORS = ("beyond", "contrast", "margin", "behind", "vectors_agree", "accord", "unknown")
+BY_VECTORS = ("beyond", "contrast", "margin", "behind", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
 #: So many answerable questions may be declined; from which probability of being right an answer is called high.
