@@ -51,6 +51,7 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "abstain_below": f"a question counts as out of scope below a probability of 0.15; {_OFFERED}",
     "support_below": "nothing is answered from passages that hardly hold an answer",
     "answer_threshold": "nothing is answered from passages that hardly hold an answer",
+    "boost_keywords": 'the map "boost" of domain_terms lifts passages, as in {"boost": {"ABS": ["ABS", "brakes"]}}',
     "calibration_file": "probabilities of the index are calibrated as they are",
     "retry_below": "the next strategy is tried when one found nothing, or no condition to search for",
     "default_index": "write the index behind on_abstain, as in on_abstain=default:NAME",
@@ -194,9 +195,6 @@ class RouterConfig(BaseSettings):
         0.7, "weight of the dense side, which calibrated finds by itself; the BM25 side has the rest", ge=0, le=1
     )
 
-    boost_keywords: str = _setting(
-        "", "keywords that lift nodes, such as: homologation | approval = 0.3; ABS = 0.1; weights from -1 to 1"
-    )
     reranker: str = _setting(
         "none",
         "what orders the nodes anew after retrieval; cross_encoder and cohere need the extra rerank, and take a model "

@@ -62,7 +62,7 @@ MASS = {"cut": 0.3, "facts": 0.5, "across": 0.4, "long": 2.0}
 UNANSWERABLE = 0.3
 #: What an answer counts without what vectors tell, beside the same answer with it.
 BLIND = 0.3
-BY_VECTORS = ("beyond", "contrast", "margin", "behind", "vectors_agree", "accord", "unknown")
+BY_VECTORS = ("beyond", "contrast", "margin", "behind", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
 #: So many answerable questions may be declined; from which probability of being right an answer is called high.
@@ -173,12 +173,11 @@ def sample_rows(data: Path, folder: Path, base: LocalEmbedding) -> list[Row]:
 
 def long_rows(data: Path, folder: Path, base: LocalEmbedding) -> list[Row]:
     """Ask the long documents what they answer, what was cut out of them, and what is about something else."""
-    asker, asked = (
-        Asker(folder, base),
-        {name: read_lines(data / "longdocs" / name / "questions.jsonl") for name in LONG},
-    )
+    asker, names = Asker(folder, base), sorted(path.parent.name for path in data.glob("longdocs/*/questions.jsonl"))
+    asked = {name: read_lines(data / "longdocs" / name / "questions.jsonl") for name in names}
     with asker.router:
-        for name, family in LONG.items():
+        for name in names:
+            family = LONG.get(name, name)
             asker.add(name, data / "longdocs" / name / "docs")
             for question in some("long", asked[name]):
                 asker.ask(question["question"], question, name, name, family, "long")
@@ -187,9 +186,9 @@ def long_rows(data: Path, folder: Path, base: LocalEmbedding) -> list[Row]:
             asker.add(f"{name}-cut", cut)
             for question in some("cut", gone):
                 asker.ask(question["question"], None, f"{name}-cut", name, family, "cut")
-        for of, at in FAR:
+        for of, at in (*FAR, *(("debian-faq", name) for name in names if name not in LONG)):
             for question in some("far", asked[of]):
-                asker.ask(question["question"], None, at, at, LONG[at], "far")
+                asker.ask(question["question"], None, at, at, LONG.get(at, at), "far")
         for of, at in (("debian-faq", "debian-faq-fr"), ("debian-faq-fr", "debian-faq")):
             for question, gold in some("across", _translated(asked[of], asked[at])):
                 asker.ask(question["question"], gold, at, at, LONG[at], "across")

@@ -37,7 +37,15 @@ from agentic_retriever.pipeline.conversations import Conversations, checked_turn
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import asks_for_part, copied_nodes, detailed, details, expanded_text, run_sides
+from agentic_retriever.retrievers.base import (
+    NUMBERED,
+    asks_for_part,
+    copied_nodes,
+    detailed,
+    details,
+    expanded_text,
+    run_sides,
+)
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
 from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
@@ -641,7 +649,7 @@ class Pipeline:
         )
 
     def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[schema.Degradation, ...]]:
-        """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
+        """Lift, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
         given = refining.lift(find.result.nodes, run.lifting)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
@@ -720,11 +728,13 @@ class Pipeline:
 
     def _evidence(self, run: _Run, retrieval: schema.Retrieval, index: Index) -> Evidence:
         found = {node.node.node_id: _node_cosine(node) for node in retrieval.nodes}
+        looked_up = [node.node.node_id for node in retrieval.nodes if NUMBERED in retrievers.source_scores(node)]
         return Evidence(
             query_vector=run.vector,
             profile=index.search_profile() or index.profile(),
             unrelated=self._unrelated(run) if run.vector is not None and self.resources.compares(index) else None,
             cosines={node_id: cosine for node_id, cosine in found.items() if cosine is not None},
+            looked_up=frozenset(looked_up),
         )
 
     def _unrelated(self, run: _Run) -> Vector | None:

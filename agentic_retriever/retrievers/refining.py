@@ -1,4 +1,4 @@
-"""What happens between retrieval and the answer: boost, rerank, diversify, cut, expand; all off by default."""
+"""What happens between retrieval and the answer: lift, rerank, diversify, cut, expand; all off by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -49,7 +48,6 @@ class Refining:
 
     def __init__(self, config: RouterConfig, client: ModelClient | None) -> None:
         self._config = config
-        self._boosts = parse_boosts(config.boost_keywords)
         self._reranker = make_reranker(config, client)
 
     def final_top_k(self, top_k: int, complexity_score: float) -> int:
@@ -65,7 +63,7 @@ class Refining:
 
     def candidates(self, top_k: int, *, lifts: bool = False) -> int:
         """Return how many nodes to retrieve so that ``top_k`` can be kept: more when there is something to choose."""
-        chooses = lifts or self._reranker is not None or bool(self._boosts) or self._config.mmr_trade_off < 1
+        chooses = lifts or self._reranker is not None or self._config.mmr_trade_off < 1
         return max(top_k, RERANK_CANDIDATES) if chooses else top_k
 
     def run(
@@ -79,12 +77,11 @@ class Refining:
         neighbours: Neighbours,
         model: ModelClient | None = None,
     ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        """Boost, rerank, diversify, cut and expand; ``model`` is asked in place of the reranker's own.
+        """Rerank, diversify, cut and expand; ``model`` is asked in place of the reranker's own.
 
         A step that fails is left out and named; the question is answered all the same.
         """
-        config, degraded = self._config, list[Degradation]()
-        kept = boost(query, nodes, self._boosts)
+        config, degraded, kept = self._config, list[Degradation](), list(nodes)
         reranker = LLMReranker(model) if config.reranker == "llm" and model is not None else self._reranker
         if reranker is not None:
             seen, limit = kept[: max(RERANK_CANDIDATES, top_k)], min(RERANK_TIMEOUT_S, timeout_s / 2)
@@ -140,67 +137,9 @@ def stop_at_fall(nodes: Sequence[NodeWithScore], fall: float) -> list[NodeWithSc
     return list(nodes[: next(gaps, None)])
 
 
-# Keyword boosting: what the configuration calls important lifts the nodes that have it.
+# Lifting: what the configuration calls important lifts the nodes that have it.
 
-MAX_WEIGHT: Final = 1.0
-MAX_BOOSTS: Final = 500
 _END: Final = "\0"
-
-
-@dataclass(frozen=True, slots=True)
-class Boost:
-    keyword: str
-    weight: float
-    aliases: tuple[str, ...] = ()
-
-
-def parse_boosts(text: str) -> tuple[Boost, ...]:
-    entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
-    if len(entries) > MAX_BOOSTS:
-        raise errors.ConfigError(f"boost_keywords has {len(entries):,} keywords, at most {MAX_BOOSTS} are allowed")
-    return tuple(map(_parsed, entries))
-
-
-def _parsed(entry: str) -> Boost:
-    words, _, number = entry.rpartition("=")
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = math.nan
-    if not words.strip() or math.isnan(weight):
-        raise errors.ConfigError(f"boost_keywords needs KEYWORD = WEIGHT or KEYWORD|ALIAS = WEIGHT, got {entry[:80]!r}")
-    keyword, *aliases = (form.strip() for form in words.split("|"))
-    if not all(any(map(str.isalnum, form)) for form in (keyword, *aliases)):
-        raise errors.ConfigError(f"boost_keywords: keyword and aliases need a letter or digit, got {keyword[:80]!r}")
-    if abs(weight) > MAX_WEIGHT:
-        raise errors.ConfigError(f"boost_keywords: the weight of {keyword[:80]!r} must be from -1 to 1, got {weight!r}")
-    return Boost(keyword, weight, tuple(aliases))
-
-
-def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -> list[NodeWithScore]:
-    """Lift the nodes that have a keyword which the question has, too.
-
-    A keyword counts once, in whichever form the question and the node have it, with its endings and letter case
-    ignored; the weights of several add up, within -1 and 1.
-    """
-    tokenizer = Tokenizer(detect_language(query))
-    asked = _joined(tokenizer.tokens(query))
-    forms = [(item.weight, _forms(item, tokenizer)) for item in boosts]
-    wanted = [(weight, of_item) for weight, of_item in forms if any(form in asked for form in of_item)]
-    values = base.finite_scores(nodes)
-    if not wanted or not values:
-        return list(nodes)
-    span = (max(values) - min(values)) or 1.0
-    lifted = []
-    for entry in nodes:
-        text = _joined(tokenizer.tokens(searched_text(entry.node)))
-        total = math.fsum(weight for weight, of_item in wanted if any(form in text for form in of_item))
-        score = base.finite_or_least(entry.score)
-        moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
-        lifted.append(entry if total == 0 or score == -math.inf else rescored(entry, moved))
-    return in_order(lifted)
-
-
 LIFT: Final = 0.05
 LIFTED_BY: Final = "lifted_by"  # in the details: the words for which a node was lifted
 
@@ -222,12 +161,6 @@ def lift(nodes: Sequence[NodeWithScore], words: Sequence[str]) -> list[NodeWithS
             base.detailed(rescored(entry, score + gain), score + gain, **{LIFTED_BY: had}) if is_lifted else entry
         )
     return in_order(lifted)
-
-
-def _forms(item: Boost, tokenizer: Tokenizer) -> list[str]:
-    """All forms of a keyword as runs of terms; a form of stop words alone has none and never matches."""
-    cut = (tokenizer.query_tokens(form) for form in (item.keyword, *item.aliases))
-    return [_joined(terms) for terms in cut if terms]
 
 
 def _joined(terms: Sequence[str]) -> str:

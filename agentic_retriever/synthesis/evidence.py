@@ -50,11 +50,9 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
     return {
-        "foreign": float(foreign),
         "rank": math.log1p(at),
-        "citations": math.log(max(1, len(cited))),
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
-        **_by_names(query, passages, at, known.profile),
+        **_by_names(query, passages, known.profile),
         **by_words,
         **by_cosines,
     }
@@ -85,18 +83,7 @@ def _by_words(
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
     brevity = 1 / math.sqrt(max(1, len(terms)))
     if foreign or not passages or not terms:
-        names = (
-            "covered",
-            "reachable",
-            "absent",
-            "unknown",
-            "missing",
-            "found",
-            "lead",
-            "words_agree",
-            "quoted",
-            "accord",
-        )
+        names = ("covered", "reachable", "absent", "unknown", "found", "lead", "quoted", "accord")
         return {"brevity": brevity, **dict.fromkeys(names)}
     own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
@@ -112,10 +99,8 @@ def _by_words(
         "quoted": _share(weights, frozenset(tokenizer.tokens(quote))),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
-        "missing": total * (1 - covered[at]),
         "found": total * covered[at],
         "lead": covered[best] - max(others, default=0.0),
-        "words_agree": float(covered[at] >= covered[best] - 1e-9),
         "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
     }
 
@@ -159,20 +144,16 @@ def _same_place(one: ContextPassage, other: ContextPassage) -> bool:
     return overlap > 0 or (bool(one.section) and one.section == other.section)
 
 
-def _by_names(
-    query: str, passages: Sequence[ContextPassage], at: int, profile: IndexProfile | None
-) -> dict[str, float | None]:
-    """Count what the question calls by name, code or number and the passages, or the cited one, do not have."""
+def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProfile | None) -> dict[str, float | None]:
+    """Count what the question calls by name, code or number and the passages do not have."""
     words = _WORDS.findall(query)
     capital = [word for word in words[1:] if word[0].isupper()]
     names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
     named = {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
-    here = texts[at] if texts else ""
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
     return {
         "absent_names": math.log1p(sum(not any(name in text for text in texts) for name in named)),
-        "missing_names": math.log1p(sum(name not in here for name in named)),
         "absent_codes": float(bool(codes)),
     }
 
@@ -197,7 +178,6 @@ def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) ->
         "beyond": _beyond(near[best], known.unrelated, profile),
         "margin": min(3.0, (near[best] - max(others)) / spread) if others else None,
         "behind": (near[best] - near[at]) / spread,
-        "vectors_agree": float(_same_place(passages[best], passages[at])),
     }
 
 

@@ -35,7 +35,7 @@ Weights = Mapping[str, float]
 
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
-NUMERIC: Final = frozenset({"number", "amount", "date", "duration", "percent", "time"})
+NUMERIC: Final = frozenset({"count", "number", "amount", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
 _ANY_NUMBER: Final = 0.6
 _NUMBER_WORD: Final = 0.5
@@ -268,6 +268,7 @@ def _lists_documents(found: Found, question: Question, weights: Weights) -> bool
 _BULLET: Final = re.compile(r"(?:[-*+•‣▪>]+\s+)+(?=\S)")
 _ITEM: Final = re.compile(r"\s*(?:(?P<sign>[-*+•‣▪])|\(?(?:(?P<digit>\d{1,3})|(?P<letter>[^\W\d_]{1,4}))[.)])\s+\S")
 _HEADING: Final = re.compile(r"#{1,6}\s")
+_BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -341,7 +342,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         bullet = _BULLET.match(piece)
         start = begin + (bullet.end() if bullet else 0)
         terms = frozenset(tokenizer.tokens(text[start:end]))
-        level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(" \t*_#>"))
+        level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING))
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         is_rule = _TABLE_RULE.fullmatch(piece) is not None
@@ -360,7 +361,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             around=header_terms(passage.header_at(begin)).union(table, *(words for _, words in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
-        found.append((candidate, not (level or is_head or is_rule)))
+        found.append((candidate, not (level or is_head or is_rule or piece.endswith(_ASKS))))
         if level:
             section, heading = section + 1, piece
             headings = [*(one for one in headings if one[0] < level), (level, terms)]
@@ -385,7 +386,7 @@ _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
-_BELOW_ITS_KIND: Final = 0.7
+_BELOW_ITS_KIND: Final = 1.0
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
 
@@ -395,13 +396,33 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
     lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
-    scores = [_lexical(c, weights, fit) * (1.0 if fit else lacking) for c, fit in zip(found, fits, strict=True)]
+    own = _own_shares(found, weights)
+    scores = [
+        _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share)
+        for c, fit, share in zip(found, fits, own, strict=True)
+    ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
-    below = [bool(fit and question.kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
+    kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
+    below = [bool(fit and kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
-    worth = [_BELOW_ITS_KIND * (1.0 if i in first.values() else 0.5) * below[i] for i in range(len(found))]
+    # Every lamp has its "Number": the one counts whose path names most of what was asked about.
+    named = [coverage(weights, c.around) * here for c, here in zip(found, below, strict=True)]
+    most = max(named, default=0.0) or 1.0
+    of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
+    worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
     return np.array(scores, dtype=float), np.array(worth, dtype=float)
+
+
+def _own_shares(found: Found, weights: Weights) -> list[float]:
+    """How far what each row has of the question is its own, and not that of other rows of the table; 1 for others."""
+    rows = Counter((c.passage.number, c.head, term) for c in found if c.head for term in c.terms & weights.keys())
+    shares = []
+    for c in found:
+        had = {term: weights[term] for term in c.terms & weights.keys()} if c.head else {}
+        own = sum(weight / rows[c.passage.number, c.head, term] for term, weight in had.items())
+        shares.append(own / sum(had.values()) if had else 1.0)
+    return shares
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
@@ -458,13 +479,13 @@ def _weighed(
         said[i] += _NEAR * near
         of_passage.setdefault(found[i].passage.number, []).append(cosines[i])
     about = _spread({number: sum(values) / len(values) for number, values in of_passage.items()})
-    factors = _code_factors(found, weights)
+    factors, own = _code_factors(found, weights), _own_shares(found, weights)
     whole = [
         said[i]
         + _BY_PLACE / c.passage.number
         + _BY_PASSAGE * about.get(c.passage.number, 0.0)
         # A row is short of words, which stand in its head.
-        + (_BY_ROW if c.text.startswith("|") and c.terms & weights.keys() else 0.0)
+        + (_BY_ROW * own[i] if c.text.startswith("|") and c.terms & weights.keys() else 0.0)
         for i, c in enumerate(found)
     ]
     return said, np.array([score * factors[c.passage.number] for score, c in zip(whole, found, strict=True)])

@@ -343,9 +343,10 @@ class Synthesizer:
         language = asked.get("language") or detect_language(query)
         complexity = asked.get("complexity", Complexity.SIMPLE)
         passages = context.assemble(nodes, max_chars=MAX_READ_CHARS)
+        named = [passage for passage in passages if passage.node_id in evidence.looked_up]
         extraction = self._extractive.extract(
             query,
-            passages,
+            named or passages,
             language=language,
             complexity=complexity,
             query_vector=evidence.query_vector,
@@ -371,7 +372,7 @@ class Synthesizer:
         score = default_models().answered.probability(figures) if found.text else 0.0
         # A model sees for itself whether there is an answer; and words alone, without cosines, say little.
         doubtful = _DOUBTFUL if llm is not None or figures.get("unseen") else 1.0
-        if not found.text or score < self._answered_from * doubtful:
+        if not found.text or (score < self._answered_from * doubtful and not task.evidence.looked_up):
             done = _nothing_found(task, score)
         elif llm is None:
             done = _extracted(task)

@@ -1,5 +1,6 @@
 import itertools
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import fpdf
@@ -10,6 +11,7 @@ from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import ChunkSettings, SkippedSource, SourceDocument, chunk_document, pdf
 from agentic_retriever.ingestion.documents import locate
+from agentic_retriever.sample import SAMPLE_INDEXES
 from agentic_retriever.testing import FakeEmbedding
 
 PAGES = (
@@ -123,6 +125,44 @@ def test_a_citation_names_the_page_of_its_quote(tmp_path):
     assert citation.quote == "Un vehículo puede llevar dos luces de cruce."
     assert (citation.page, citation.pages, citation.place) == (2, (2,), "p. 2")
     assert "6.2.2" in citation.section
+
+
+def printed(path):
+    """A Markdown document of the sample as pages with running heads and numbers, and the page of each paragraph."""
+    source = path.read_text(encoding="utf-8").split("---\n", 2)[2].replace("−", "-").replace("*", "").strip()
+    paper, pages = Paper("Anexo III. Alumbrado y señalización luminosa"), {}
+    paper.add_page()
+    for block in source.split("\n\n"):
+        if block.startswith("#"):
+            paper.line(block.lstrip("# "), (18, 14, 12, 10)[block.index(" ") - 1], "B", 8)
+            continue
+        if block.startswith("|"):
+            rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.split("\n")]
+            with paper.table() as table:
+                for cells in (rows[0], *rows[2:]):
+                    row = table.row()
+                    for cell in cells:
+                        row.cell(cell)
+        else:
+            paper.line(block)
+            pages[block] = paper.page
+        paper.ln(4)
+    return paper.data, pages
+
+
+def test_a_regulation_in_print_is_answered_from_the_section_that_was_asked_about(tmp_path, local_embedding):
+    folder = next(one.folder for one in SAMPLE_INDEXES if one.name == "homologacion")
+    data, pages = printed(Path(folder) / "anexo-03-alumbrado.md")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "anexo.pdf").write_bytes(data)
+    config = RouterConfig(data_dir=tmp_path / "data", query_log="none")
+    with AgenticRouter(config, embedding=local_embedding) as router:
+        router.add_index("ley", tmp_path / "in", views=False)
+        first, *_ = router.query("¿Cuántas luces de cruce puede llevar un vehículo?").citations
+        text = router.index("ley").source_text("anexo.pdf")
+    assert (first.quote[:4], first.section.rpartition(" > ")[2]) == ("Dos.", "6.2.2. Número")
+    assert first.page == next(page for block, page in pages.items() if first.quote[:30] in block) == 2
+    assert text.count("Anexo III") == 1
 
 
 def test_a_sentence_that_runs_over_the_end_of_a_page_is_whole_and_stands_on_both(read_one):

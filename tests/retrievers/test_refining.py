@@ -64,7 +64,7 @@ def test_the_defaults_only_cut_and_neighbours_come_last(run):
     assert ids(got) == ["n0", "n1", "n2", "beside"]
 
 
-def test_boost_comes_before_rerank_which_sees_top_k_or_more_and_has_half_of_the_time(run, monkeypatch):
+def test_a_reranker_sees_top_k_or_more_and_has_half_of_the_time(run, monkeypatch):
     reranker = Reversing()
     run(reranker, timeout_s=60.0)
     monkeypatch.setattr(refining, "RERANK_CANDIDATES", 1)
@@ -72,9 +72,9 @@ def test_boost_comes_before_rerank_which_sees_top_k_or_more_and_has_half_of_the_
     assert [(len(seen), limit) for seen, limit in reranker.calls] == [(6, 20.0), (3, 4.0)]
     monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
     reranker = Reversing()
-    got, _ = run(reranker, boost_keywords="5 | text 5 = 1", query="about 5", top_k=2)
-    assert reranker.calls[0][0] == ["n0", "n5", "n1", "n2"]
-    assert ids(got) == ["n2", "n1"]
+    got, _ = run(reranker, query="about 5", top_k=2)
+    assert reranker.calls[0][0] == ["n0", "n1", "n2", "n3"]
+    assert ids(got) == ["n3", "n2"]
 
 
 def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
@@ -101,7 +101,8 @@ def test_steps_that_fail_are_named_and_diverse_nodes_come_in_the_order_of_their_
 def test_how_many_to_retrieve_and_to_keep():
     plain = refining.Refining(RouterConfig(), None)
     assert plain.candidates(8) == plain.final_top_k(8, 0.9) == 8
-    for config in ({"mmr_trade_off": 0.5}, {"boost_keywords": "a = 0.1"}, {"reranker": "cross_encoder"}):
+    assert plain.candidates(8, lifts=True) == 20
+    for config in ({"mmr_trade_off": 0.5}, {"reranker": "cross_encoder"}):
         chooses = refining.Refining(RouterConfig(**config), None)
         assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
 
@@ -143,68 +144,43 @@ def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
     assert len(nodes) == len(values)
 
 
-# Keyword boosting.
-BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brakes"), hit("c", 0.1, "brakes")]
+# Lifting.
+BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.88, "the approval of brakes"), hit("c", 0.1, "brakes")]
 
 
-def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range():
+def test_words_lift_a_node_by_a_share_of_the_range_each():
     before = dump(BRAKES)
-    got = refining.boost("approval of a car", BRAKES, [refining.Boost("approval", 0.75)])
+    got = refining.lift(BRAKES, ["approval"])
     assert ids(got) == ["b", "a", "c"]
-    assert scores(got) == pytest.approx([0.5 + 0.75 * 0.8, 0.9, 0.1])
-    assert source_scores(got[0])["retrieved"] == 0.5
+    assert scores(got) == pytest.approx([0.88 + 0.05 * 0.8, 0.9, 0.1])
+    assert source_scores(got[0])["retrieved"] == 0.88
     assert got[1] is BRAKES[0]
     assert dump(BRAKES) == before
-    got = refining.boost("approval brakes", BRAKES, [refining.Boost("approval", 0.9), refining.Boost("brakes", 0.9)])
-    assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
-    assert ids(refining.boost("tyres", BRAKES, [refining.Boost("tyres", -0.75)])) == ["b", "a", "c"]
+    got = refining.lift(BRAKES, ["approval", "brakes"])
+    assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 0.96, "a": 0.9, "c": 0.14})
 
 
 @pytest.mark.parametrize(
-    ("query", "item", "order"),
+    ("words", "order"),
     [
-        # Endings, letter case and aliases do not matter.
-        ("¿Qué homologaciones hay?", refining.Boost("approval", 1.0, ("homologación",)), "bac"),
-        ("approvals", refining.Boost("APPROVAL", 1.0), "bac"),
-        ("approval of brakes", refining.Boost("approval of brakes", 1.0), "bac"),
-        ("ABS and approval", refining.Boost("ABS", 1.0, ("approval",)), "bac"),
-        # What the question or the node does not have changes nothing.
-        ("brakes", refining.Boost("approval", 1.0), "abc"),
-        ("approval", refining.Boost("seat belt", 1.0, ("safety",)), "abc"),
-        ("the of", refining.Boost("of the", 1.0), "abc"),
-        ("approve", refining.Boost("proval", 1.0), "abc"),
-        ("", refining.Boost("approval", 1.0), "abc"),
+        # Endings and letter case do not matter.
+        (["Approvals"], "bac"), (["approval of brakes"], "bac"),
+        # What the node does not have changes nothing.
+        (["seat belt"], "abc"), (["of the"], "abc"), (["proval"], "abc"), ([], "abc"),
     ],
-)
-def test_a_keyword_counts_where_question_and_node_have_it(query, item, order):
-    got = refining.boost(query, BRAKES, [item])
+)  # fmt: skip
+def test_a_word_counts_where_a_node_has_it(words, order):
+    got = refining.lift(BRAKES, words)
     assert ids(got) == [*order]
     assert order != "abc" or got == BRAKES
 
 
-def test_thai_keywords_are_found_in_running_text_and_scores_that_are_no_numbers_stay_last():
-    nodes = [hit("a", 0.9, "ราคาประเมิน"), hit("b", 0.5, "ที่ดินแปลงนี้มีภาระจำนองอยู่"), hit("c", 0.1, "บ้าน")]
-    assert ids(refining.boost("มีจำนองไหม", nodes, [refining.Boost("จำนอง", 1.0)])) == ["b", "a", "c"]
+def test_thai_words_are_found_in_running_text_and_scores_that_are_no_numbers_stay_last():
+    nodes = [hit("a", 0.9, "ราคาประเมิน"), hit("b", 0.89, "ที่ดินแปลงนี้มีภาระจำนองอยู่"), hit("c", 0.1, "บ้าน")]
+    assert ids(refining.lift(nodes, ["จำนอง"])) == ["b", "a", "c"]
     nodes = [hit("a", 0.5), hit("b", None, "approval"), hit("c", math.nan, "approval")]
-    assert ids(refining.boost("approval", nodes, [refining.Boost("approval", 1.0)])) == ["a", "b", "c"]
-    assert refining.boost("approval", [], [refining.Boost("approval", 1.0)]) == []
-
-
-def test_the_setting_is_read():
-    text = " homologation | homologación = 0.3; ABS=-.1 \n\n E=mc2 = 1 ;"
-    expected = (
-        refining.Boost("homologation", 0.3, ("homologación",)),
-        refining.Boost("ABS", -0.1),
-        refining.Boost("E=mc2", 1.0),
-    )
-    assert refining.parse_boosts(text) == expected
-    assert refining.parse_boosts("  ") == ()
-
-
-@pytest.mark.parametrize("text", ["abs", "abs=", "=1", "abs=x", "abs=nan", "abs=2", "abs|=1", "?=1", "a=1;" * 501])
-def test_a_bad_setting_is_refused(text):
-    with pytest.raises(ConfigError, match="boost_keywords"):
-        refining.Refining(RouterConfig(boost_keywords=text), None)
+    assert ids(refining.lift(nodes, ["approval"])) == ["a", "b", "c"]
+    assert refining.lift([], ["approval"]) == []
 
 
 def chunk(doc, at, section="one", lang="en"):

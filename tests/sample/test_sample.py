@@ -87,6 +87,14 @@ def test_questions_far_from_every_index_are_not_answered(router):
         assert router.query(query).confidence.level.value == "not_found"
 
 
+def test_what_the_sample_cannot_answer_is_declined_and_little_else(router):
+    asked = load_questions()
+    declined = [q for q in asked if router.query(q["query"]).confidence.level.value == "not_found"]
+    right = sum(not q["doc_ids"] for q in declined)
+    assert right / len(declined) >= 0.8
+    assert right / sum(not q["doc_ids"] for q in asked) >= 0.8
+
+
 def test_vectors_are_small_and_finite():
     assert VECTORS.stat().st_size < 3_000_000
     with np.load(VECTORS, allow_pickle=False) as data:
