@@ -51,16 +51,20 @@ def take_over(indexes: Indexes) -> None:
     except OSError as err:
         raise SourceError(f"cannot list the data directory {places}: {err.strerror}; check the path") from err
     if folders:
-        known = set[str]()
-        if indexes.database.exists:
-            with indexes.database.reading() as connection:
-                known = set(indexes.all(connection))
-        for folder in folders:
-            if folder.name not in known and not folder.name.startswith("."):
-                _take_folder(indexes, folder)
-            discard(folder / CATALOG_FILE)
-            for name in _VIEWS:
-                shutil.rmtree(folder / f"{name}{_STATE}", ignore_errors=True)
+        _take_folders(indexes, folders)
+
+
+def _take_folders(indexes: Indexes, folders: list[Path]) -> None:
+    known = set[str]()
+    if indexes.database.exists:
+        with indexes.database.reading() as connection:
+            known = set(indexes.all(connection))
+    for folder in folders:
+        if folder.name not in known and not folder.name.startswith("."):
+            _take_folder(indexes, folder)
+        discard(folder / CATALOG_FILE)
+        for name in _VIEWS:
+            shutil.rmtree(folder / f"{name}{_STATE}", ignore_errors=True)
 
 
 def _take_folder(indexes: Indexes, folder: Path) -> None:
