@@ -63,8 +63,9 @@ def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
 
 
 def _cited_rows(entry: LogEntry) -> list[dict[str, Any]]:
-    rows = [{name: _storable(value) for name, value in one.to_dict().items()} for one in entry.cited]
-    return [{"entry_id": entry.entry_id, "index_name": row.pop("index"), **row} for row in rows]
+    rows = [{name: _storable(getattr(one, name)) for name in CitedNode.__slots__} for one in entry.cited]
+    given = {"entry_id": entry.entry_id}
+    return [{**given, **row, "index_name": row.pop("index"), "scores": dict(row["scores"])} for row in rows]
 
 
 def _entry(row: Mapping[str, Any]) -> LogEntry:
