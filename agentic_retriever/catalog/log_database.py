@@ -261,11 +261,13 @@ class LogDatabase:
         """Bring in the history of an earlier version, page by page; one that was cut off goes on the next time."""
         if self._before is not None:
             with self._taking:  # whoever reads meanwhile waits
-                if self._before is not None and self._before.exists():
-                    self._take(self._before)
+                self._take()
                 self._before = None
 
-    def _take(self, file: Path) -> None:
+    def _take(self) -> None:
+        file = self._before
+        if file is None or not file.exists():
+            return
         old, last = Database(Address(path=file), is_log=True), 0
         some = sa.select(*(column.label(column.key) for column in QUERIES.c)).order_by(QUERIES.c.id)
         try:
