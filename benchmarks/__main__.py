@@ -19,6 +19,7 @@ from benchmarks import (
     ingest,
     prefilter,
     router_overhead,
+    service,
     startup,
     vector_search,
 )
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "startup": startup.run,
     "router_overhead": router_overhead.run,
     "cache": cache.run,
+    "service": service.run,
 }
 
 
