@@ -135,7 +135,8 @@ class Resources:
         self.section_model = None if config.section_mapping_model == "none" else build_client(named)
         # The models that write answers: the given one and the configured ones, or none.
         self.model = build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
-        self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
+        # All settings in short, secrets as stars; where its files are differs from machine to machine.
+        self.config_key = cache_key(**{name: v for name, v in config.to_dict().items() if name != "data_dir"})
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
         self.redis = open_link(config)

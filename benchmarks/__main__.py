@@ -15,6 +15,7 @@ from benchmarks import (
     bm25,
     bm25_quality,
     cache,
+    documents,
     embedding,
     ingest,
     prefilter,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "startup": startup.run,
     "router_overhead": router_overhead.run,
     "cache": cache.run,
+    "documents": documents.run,
     "service": service.run,
 }
 

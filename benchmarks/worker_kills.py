@@ -1,7 +1,8 @@
 """Documents whose workers are killed (-9) again and again: what becomes of them, held against a run without kills.
 
 ``python -m benchmarks.worker_kills [--documents N] [--kills N] [--url URL]`` prints one line of JSON. Workers are
-forked, so that each begins at once; half of the kills come at random moments, the others each in another state.
+forked, so that each begins at once; half of the kills come at random moments, the others each in another state. With
+``--workers N --qdrant URL`` so many processes share the work instead, on a Qdrant server, and it is counted.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ def _words(draw: random.Random, n: int) -> str:
     return " ".join(draw.choice(WORDS) + (f"-{n}." if draw.random() < 0.1 else "") for _ in range(120))
 
 
-def router(folder: Path, url: str) -> AgenticRouter:
-    config = RouterConfig(data_dir=folder, database_url=Secret(url), chunk_size=128, chunk_overlap=0)
+def router(folder: Path, url: str, qdrant: str = "") -> AgenticRouter:
+    places = {"database_url": Secret(url), "qdrant_url": Secret(qdrant)}
+    config = RouterConfig(data_dir=folder, chunk_size=128, chunk_overlap=0, **places)
     return AgenticRouter(config, embedding=SlowEmbedding())
 
 
-def run_worker(folder: Path, url: str, die: str = "") -> None:
+def run_worker(folder: Path, url: str, die: str = "", qdrant: str = "") -> None:
     """Be a worker until killed, or until nothing waits any more; ``die`` in a state, with the first document."""
+    count_work(folder)
     if die:
         owner, name, when = STATES[die]
         call = getattr(owner, name)
@@ -83,19 +86,31 @@ def run_worker(folder: Path, url: str, die: str = "") -> None:
             return result
 
         setattr(owner, name, dying)
-    with router(folder, url) as made:
-        worker = DocumentWorker(made.resources, made.documents, lease_s=LEASE_S)
+    with router(folder, url, qdrant) as made:
+        worker = DocumentWorker(made.resources, made.documents, lease_s=60.0 if qdrant else LEASE_S)
         worker.start()
         while made.documents.count(status="pending") + made.documents.count(status="processing"):
             time.sleep(0.05)
         worker.stop()
 
 
-def forked(folder: Path, url: str, die: str = "") -> int:
+def count_work(folder: Path) -> None:
+    """Note each document that is processed, in a file that all workers append to."""
+    call = DocumentWorker._read  # noqa: SLF001 - what is counted is no part of its interface
+
+    def counted(self: DocumentWorker, record: object, reader: object) -> object:
+        with (folder / "processed").open("a") as file:
+            file.write(f"{record.id}\n")
+        return call(self, record, reader)
+
+    DocumentWorker._read = counted  # noqa: SLF001
+
+
+def forked(folder: Path, url: str, die: str = "", qdrant: str = "") -> int:
     child = os.fork()
     if not child:
         try:
-            run_worker(folder, url, die)
+            run_worker(folder, url, die, qdrant)
         finally:
             os._exit(0)
     return child
@@ -123,9 +138,23 @@ def measure(folder: Path, url: str, documents: dict[str, bytes], kills: int, see
     return summary(folder, url) | {"kills": dict(done), "seconds": round(time.monotonic() - started, 1)}
 
 
-def summary(folder: Path, url: str) -> dict[str, object]:
+def share(folder: Path, url: str, qdrant: str, documents: dict[str, bytes], workers: int) -> dict[str, object]:
+    """Have many processes work at the same documents, and say how often each document was processed."""
+    started = time.monotonic()
+    with router(folder, url, qdrant) as made:
+        for name, content in documents.items():
+            made.documents.upload(content, index=INDEX, filename=name)
+    for child in [forked(folder, url, "", qdrant) for _ in range(workers)]:
+        os.waitpid(child, 0)
+    times = Counter((folder / "processed").read_text().split())
+    told = summary(folder, url, qdrant)
+    told.pop("contents")
+    return told | {"processed": dict(Counter(times.values())), "seconds": round(time.monotonic() - started, 1)}
+
+
+def summary(folder: Path, url: str, qdrant: str = "") -> dict[str, object]:
     """Say what is there, and hold catalog and store against each other."""
-    with router(folder, url) as made:
+    with router(folder, url, qdrant) as made:
         records = made.documents.list(limit=100_000)
         nodes = [node for record in records for node in made.documents.nodes(record.id)]
         index = made.stored_index(INDEX)
@@ -148,10 +177,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--url", default="", help="PostgreSQL for the catalog, an empty schema of it; else SQLite")
     parser.add_argument("--clean-url", default="", help="the same for the run without kills")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--qdrant", default="", help="a Qdrant server, for --workers")
     chosen = parser.parse_args()
     documents = texts(chosen.documents)
     folder = Path(tempfile.mkdtemp(prefix="worker-kills-"))
     try:
+        if chosen.workers:
+            print(json.dumps(share(folder, chosen.url, chosen.qdrant, documents, chosen.workers)))
+            return 0
         killed = measure(folder / "killed", chosen.url, documents, chosen.kills)
         clean = measure(folder / "clean", chosen.clean_url, documents, 0)
     finally:

@@ -1,13 +1,16 @@
 """Small nodes for the tests of the vector stores, and what is asked of every store."""
 
 import random
+import shutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
 from agentic_retriever.filters import node_fields
 from agentic_retriever.indices.derived import SilentProgress
+from agentic_retriever.indices.index import _copy_sparse
 from agentic_retriever.stores.node_store import NodeStore
 
 DIMENSION = 8
@@ -27,6 +30,11 @@ def make_node(number: int, *, source: str | None = None, **metadata: object) -> 
     if source is not None:
         node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=source)
     return node
+
+
+def copied_store(source: Path, target: Path) -> Path:
+    """Copy a data directory without what the engine only sets aside, which is nearly all of it."""
+    return Path(shutil.copytree(source, target, copy_function=_copy_sparse))
 
 
 def ask(number: int = -1, top_k: int = 10, **kwargs) -> VectorStoreQuery:

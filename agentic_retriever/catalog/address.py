@@ -24,7 +24,12 @@ class Address:
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> Self:
-        return cls.of(config.database_url) if config.database_url else cls.in_folder(config.data_dir)
+        if not config.database_url:
+            return cls.in_folder(config.data_dir)
+        address = cls.of(config.database_url)
+        if address.path is not None:
+            raise ConfigError(f"database_url names a file; {_ALLOWED}")
+        return address
 
     @classmethod
     def in_folder(cls, data_dir: Path) -> Self:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import logging
 import re
+import threading
 import unicodedata
 from array import array
 from collections import Counter
@@ -62,8 +63,9 @@ def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
 
 
 def _cited_rows(entry: LogEntry) -> list[dict[str, Any]]:
-    rows = [{name: _storable(value) for name, value in one.to_dict().items()} for one in entry.cited]
-    return [{"entry_id": entry.entry_id, "index_name": row.pop("index"), **row} for row in rows]
+    rows = [{name: _storable(getattr(one, name)) for name in CitedNode.__slots__} for one in entry.cited]
+    given = {"entry_id": entry.entry_id}
+    return [{**given, **row, "index_name": row.pop("index"), "scores": dict(row["scores"])} for row in rows]
 
 
 def _entry(row: Mapping[str, Any]) -> LogEntry:
@@ -113,6 +115,7 @@ class LogDatabase:
         self._max_rows = max_rows
         self._clock = clock
         self._before = before
+        self._taking = threading.Lock()
         self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
         # The first batch prunes, so that processes that live for one query keep to the limits, too.
         self._since_pruned = self._every
@@ -256,22 +259,25 @@ class LogDatabase:
 
     def _take_over(self) -> None:
         """Bring in the history of an earlier version, page by page; one that was cut off goes on the next time."""
-        file, self._before = self._before, None
+        if self._before is not None:
+            with self._taking:  # whoever reads meanwhile waits
+                self._take()
+                self._before = None
+
+    def _take(self) -> None:
+        file = self._before
         if file is None or not file.exists():
             return
         old, last = Database(Address(path=file), is_log=True), 0
-        columns = [column for column in QUERIES.c if column.key != "id"]
+        some = sa.select(*(column.label(column.key) for column in QUERIES.c)).order_by(QUERIES.c.id)
         try:
             while True:
                 with old.reading() as connection:
-                    some = sa.select(QUERIES.c.id.label("row_id"), *(column.label(column.key) for column in columns))
-                    rows = connection.execute(
-                        some.where(QUERIES.c.id > last).order_by(QUERIES.c.id).limit(_PRUNED_AT_ONCE)
-                    )
+                    rows = connection.execute(some.where(QUERIES.c.id > last).limit(_PRUNED_AT_ONCE))
                     page, salt = [row._asdict() for row in rows], connection.execute(_SALT).scalar()
                 if not page:
                     break
-                last = page[-1]["row_id"]
+                last = page[-1]["id"]
                 with self._database.writing() as connection:
                     if connection.execute(sa.select(QUERIES.c.id).limit(1)).first() is None:
                         connection.execute(sa.update(META).where(META.c.name == "salt").values(value=salt))

@@ -23,11 +23,24 @@ if TYPE_CHECKING:
 
 documents_app = typer.Typer(help="Upload, list, correct, switch off and remove documents.", no_args_is_help=True)
 
+
+def _checked(pairs: list[str] | None) -> list[str] | None:
+    wrong = next((pair for pair in pairs or () if not pair.partition("=")[0].strip() or "=" not in pair), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"KEY=VALUE is needed, got {wrong[:80]!r}")
+    return pairs
+
+
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of documents, as documents list shows them.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")]
 Metadata = Annotated[
     list[str] | None,
-    typer.Option("--metadata", metavar="KEY=VALUE", help="Metadata that goes before what is found; may be repeated."),
+    typer.Option(
+        "--metadata",
+        metavar="KEY=VALUE",
+        callback=_checked,
+        help="Metadata that goes before what is found; may be repeated.",
+    ),
 ]
 Title = Annotated[str | None, typer.Option("--title", help="Its title.")]
 Kind = Annotated[str | None, typer.Option("--type", help="Its type, such as circular.")]
@@ -213,9 +226,7 @@ def _metadata(pairs: list[str] | None) -> dict[str, Any]:
     """Read KEY=VALUE; a value that is JSON counts as that, one that is empty takes the key away."""
     given: dict[str, Any] = {}
     for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise typer.BadParameter(f"--metadata needs KEY=VALUE, got {pair[:80]!r}")
+        key, _, value = pair.partition("=")
         try:
             given[key.strip()] = json.loads(value) if value else None
         except ValueError:

@@ -356,9 +356,9 @@ async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sy
 
 
 def test_a_damaged_index_does_not_take_the_others_down_and_another_model_is_a_clear_error(router, make):
-    place = router.index("planets").folder
+    indexes = router.resources.storage.indexes
     router.resources.release()
-    (place / "manifest.json").write_text("{")
+    indexes.update(indexes.row("planets"), manifest="{")
     answer = router.query(SLEEP)
     assert "sixteen" in answer.text
     [lost] = answer.degraded

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import sqlite3
 import time
 import uuid
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -14,7 +16,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from model_servers import chat, stream_body
 from redis_servers import OwnServer, free_port, garbage, misbehaving
 from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION, asked, documents
-from store_tools import where
+from store_tools import copied_store, where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, Budget, RouteDecision, RouterConfig, Strategy, errors
@@ -471,10 +473,11 @@ def test_redis_that_talks_nonsense(make_tiers, ollama):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_history_of_a_router(make_tiers, ollama, tmp_path, kind, request):
+def test_history_of_a_router(make_tiers, ollama, small_store, tmp_path, kind, request):
     ollama.reply(chat("ollama", GOOD))
-    place = f"sqlite:///{tmp_path / 'log.sqlite'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    router = make_tiers(query_log=place)
+    url = "" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    copied_store(small_store, tmp_path / "data")
+    router = make_tiers(query_log="plain", data_dir=tmp_path / "data", database_url=url)
     router.query(QUESTION)
     assert router.query(QUESTION).cached
     ollama.reply({"error": "x"}, 404)
@@ -489,14 +492,16 @@ def test_history_of_a_router(make_tiers, ollama, tmp_path, kind, request):
     router.close()
 
 
-def test_history_that_is_gone_disturbs_no_query(make_tiers, ollama):
+def test_history_that_cannot_be_written_disturbs_no_query(make_tiers, ollama, small_store, tmp_path):
     ollama.reply(chat("ollama", GOOD))
-    pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
-    router = make_tiers(query_log=f"postgresql://127.0.0.1:{free_port()}/none")
-    with within(6):
-        assert [router.query(f"{QUESTION} {n}").degraded for n in range(20)] == [()] * 20
-    with pytest.raises(errors.AgenticRetrieverError, match="query history"):
-        router.analytics()
+    copied_store(small_store, tmp_path / "data")
+    router = make_tiers(query_log="plain", data_dir=tmp_path / "data")
+    with closing(sqlite3.connect(tmp_path / "data" / "catalog.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with within(6):
+            assert [router.query(f"{QUESTION} {n}").degraded for n in range(20)] == [()] * 20
+        with pytest.raises(errors.QueryLogError, match="another program holds it"):
+            router.history.check()
 
 
 # Whatever a question, a model or a retrieved text holds: it is bounded, and it is never an order

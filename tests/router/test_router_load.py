@@ -23,6 +23,7 @@ from llama_index_instrumentation import root_dispatcher
 from model_servers import chat, stream_body
 from redis_servers import free_port, hang, misbehaving
 from small_indexes import GOOD, QUESTION, documents
+from store_tools import copied_store
 from waiting import in_threads, wait_until, within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig
@@ -359,10 +360,11 @@ def spans():
 
 
 @linux_only
-def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans):
+def test_five_thousand_queries_leave_nothing_behind(make_router, small_store, tmp_path, spans):
     """Most come from the cache, as in use; each of the 200 new ones pushes an old answer out of the caches."""
+    copied_store(small_store, tmp_path / "data")
     before = Held()
-    router = make_router(cache_max_entries=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}", **PLAIN)
+    router = make_router(cache_max_entries=50, query_log="plain", data_dir=tmp_path / "data", **PLAIN)
 
     def some(first, count):
         """Ask so many questions, of which every 25th is new, and return how many answers were in the cache."""
