@@ -21,7 +21,7 @@ def test_which_variables_count_and_arguments_alone_make_a_configuration(monkeypa
     assert RouterConfig().top_k == 8
     assert RouterConfig.from_env().top_k == 3
     names = ["EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL",
-             "QDRANT_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY"]  # fmt: skip
+             "QDRANT_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "DATABASE_URL"]  # fmt: skip
     assert {name.casefold() for name in names} == set(SHARED)
     for name in set(names) - {"REDIS_URL", "QDRANT_URL"}:
         value = getattr(RouterConfig.from_env({name: "http://x"}), name.casefold())

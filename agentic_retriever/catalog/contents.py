@@ -69,9 +69,9 @@ class Catalog:
     @property
     def row(self) -> IndexRow:
         """What the catalog knows of the index itself now."""
-        self._check_open()
         row = self.indexes.rows().get(self.name)
-        if row is None or row.id != self.id:
+        if self._is_closed or row is None or row.id != self.id:
+            self._check_open()
             raise errors.StoreClosedError(f"index {self.name!r} was removed by another process")
         return row
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from agentic_retriever.schema import Answer, Degradation, Record, Tier, TierUsage, Usage, frozen
+from agentic_retriever.schema import Answer, Citation, Degradation, Record, Tier, TierUsage, Usage, frozen
 from agentic_retriever.show import Cell, Section, render, short_text
 
 
@@ -72,7 +72,7 @@ class LogEntry(Record):
     user_id: str = ""
     conversation_id: str = ""
     answer_text: str | None = field(default=None, repr=False)  # None where no text is kept
-    cited: tuple[CitedNode, ...] = ()
+    cited: tuple[CitedNode | Citation, ...] = ()  # Of one that is read back, cited nodes alone
     feedback: tuple[Feedback, ...] = ()  # The newest last
 
     def __post_init__(self) -> None:
@@ -137,14 +137,8 @@ def _entry_of_answer(answer: Answer) -> LogEntry:
         confidence_level=answer.confidence.level.value,
         degraded=tuple(answer.degraded),
         answer_text=answer.text,
-        cited=tuple(
-            CitedNode(
-                number=one.number, index=one.index, doc_id=one.doc_id, node_id=one.node_id, title=one.title,
-                section=one.section, score=one.score, scores=one.scores,
-            )
-            for one in answer.citations
-        ),
-    )  # fmt: skip
+        cited=answer.citations,
+    )
 
 
 def _finite(value: float | None) -> float | None:

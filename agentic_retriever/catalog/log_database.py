@@ -63,8 +63,9 @@ def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
 
 
 def _cited_rows(entry: LogEntry) -> list[dict[str, Any]]:
-    rows = [{name: _storable(value) for name, value in one.to_dict().items()} for one in entry.cited]
-    return [{"entry_id": entry.entry_id, "index_name": row.pop("index"), **row} for row in rows]
+    rows = [{name: _storable(getattr(one, name)) for name in CitedNode.__slots__} for one in entry.cited]
+    given = {"entry_id": entry.entry_id}
+    return [{**given, **row, "index_name": row.pop("index"), "scores": dict(row["scores"])} for row in rows]
 
 
 def _entry(row: Mapping[str, Any]) -> LogEntry:
@@ -260,11 +261,13 @@ class LogDatabase:
         """Bring in the history of an earlier version, page by page; one that was cut off goes on the next time."""
         if self._before is not None:
             with self._taking:  # whoever reads meanwhile waits
-                if self._before is not None and self._before.exists():
-                    self._take(self._before)
+                self._take()
                 self._before = None
 
-    def _take(self, file: Path) -> None:
+    def _take(self) -> None:
+        file = self._before
+        if file is None or not file.exists():
+            return
         old, last = Database(Address(path=file), is_log=True), 0
         some = sa.select(*(column.label(column.key) for column in QUERIES.c)).order_by(QUERIES.c.id)
         try:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.entries import Analytics, Latency, LogEntry, entry_of, nearest_rank
+from agentic_retriever.catalog.entries import Analytics, CitedNode, Latency, LogEntry, entry_of, nearest_rank
 from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.catalog.log_database import LogDatabase as Database
 from agentic_retriever.config import PREFIX
-from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
+from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError, UnknownQueryError
 from agentic_retriever.schema import Confidence, Tier, TierUsage
 
 
@@ -221,8 +221,9 @@ def test_entries_come_back_as_they_went_in(place):
         assert log.list() == [failed, replace(given, cited=())]
         assert log.list(limit=1) == log.list(offset=0)[:1] == [failed]
         assert log.list(offset=1) == [replace(given, cited=())]
-        assert log.get("q-1") == given
-        assert given.cited
+        kept, [cited] = log.get("q-1"), given.cited
+        assert replace(kept, cited=()) == replace(given, cited=())
+        assert [one.to_dict() for one in kept.cited] == [{name: getattr(cited, name) for name in CitedNode.__slots__}]
 
 
 def test_texts_that_databases_refuse_are_mended(place):
@@ -323,3 +324,40 @@ def test_help_loads_no_database_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip().endswith("[]")
+
+
+def test_feedback_conversations_and_users(place):
+    with opened(place) as log:
+        log.record_answer(answer(), asker={"user_id": "ana", "conversation_id": "c1"})
+        log.record_answer(answer(query_id="q-2"), asker={"user_id": "ben"})
+        log.record_answer(None, error=DeadlineExceededError("x"), query_id="q-3", asker={"conversation_id": "c1"})
+        assert [one.query_id for one in log.list(conversation_id="c1")] == ["q-3", "q-1"]
+        assert [one.query_id for one in log.list(user_id="ben")] == ["q-2"]
+        assert log.list(user_id="") == log.list(limit=1)
+        assert log.get("q-1").answer_text == "text [1]"
+        log.add_feedback("q-1", rating=5, comment="good\0", user_id="ana")
+        log.add_feedback("q-1", rating=1)
+        [first, second] = log.get("q-1").feedback
+        assert (first.rating, first.comment, first.user_id, first.created_at) == (5, "good\ufffd", "ana", log._clock())
+        assert (second.rating, second.comment, second.user_id) == (1, "", "")
+        assert log.get("q-2").feedback == ()
+        for rating in (0, 6, True, 2.5, "5"):
+            with pytest.raises(InvalidQueryError, match="from 1 to 5"):
+                log.add_feedback("q-1", rating=rating)
+        for unknown in (lambda: log.get("q-9"), lambda: log.get(""), lambda: log.add_feedback("q-9", rating=3)):
+            with pytest.raises(UnknownQueryError, match="has no query"):
+                unknown()
+
+
+def test_what_leaves_the_history_takes_its_citations_and_feedback_along(place):
+    now = [EPOCH]
+    with opened(place, retention_days=2, clock=lambda: now[0]) as log:
+        log.record_answer(answer())
+        log.add_feedback("q-1", rating=5)
+    now[0] = EPOCH + timedelta(days=3)
+    with opened(place, retention_days=2, clock=lambda: now[0]) as log:
+        log.record_answer(answer(query_id="q-2"))
+        assert [one.query_id for one in log.list()] == ["q-2"]
+    with Database(Address.of(place), text="plain").reading() as connection:
+        for table, count in (("query_citations", 1), ("feedback", 0)):
+            assert connection.exec_driver_sql(f"SELECT COUNT(*) FROM agentic_retriever_{table}").scalar() == count

@@ -5,6 +5,7 @@ import pytest
 from llama_index.core.schema import Document
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
+from agentic_retriever.catalog.indexes import Indexes
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.indices import StoredIndex
 from agentic_retriever.indices.derived import DerivedCollection, DerivedView
@@ -12,7 +13,7 @@ from agentic_retriever.schema import Strategy, View
 
 TEXTS = ["The ferry leaves the harbour at nine.", "Bread rests for two hours.", "The anchor weighs ninety kilograms."]
 DOCS = [Document(text=text, doc_id=f"d{at}", metadata={"kind": "note"}) for at, text in enumerate(TEXTS)]
-DERIVED = ("keyword", "metadata", "leaves-state", "summaries-state", "profile.npz")
+DERIVED = ("keyword", "metadata", "profile.npz")
 
 
 @pytest.fixture
@@ -22,6 +23,9 @@ def unbuilt(make, tmp_path, monkeypatch):
     for name in DERIVED:
         path = tmp_path / "data" / "indexes" / "docs" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    indexes = Indexes(tmp_path / "data")
+    indexes.update(indexes.row("docs"), views={})
+    indexes.close()
     begun, built = [], []
     with monkeypatch.context() as patched:
         patched.setattr(StoredIndex, "build_in_background", lambda index, _progress=None: begun.append(index.name))

@@ -37,6 +37,12 @@ def upgrade() -> None:
         *_texts("views", "{}"),
         sa.UniqueConstraint("home", "name"),
     )
+    _create_documents()
+    _create_nodes()
+    _extend_history()
+
+
+def _create_documents() -> None:
     op.create_table(
         f"{_P}documents",
         sa.Column("id", sa.String(36), primary_key=True),
@@ -69,6 +75,9 @@ def upgrade() -> None:
         "created": ["created_at"],
     }.items():
         op.create_index(f"ix_{_P}documents_{name}", f"{_P}documents", columns)
+
+
+def _create_nodes() -> None:
     op.create_table(
         f"{_P}nodes",
         _key("index_id", _NUMBER, "indexes.id", primary_key=True),
@@ -89,7 +98,6 @@ def upgrade() -> None:
         sa.Column("name", sa.String(40), primary_key=True),
         sa.Column("state", sa.Text, nullable=False),
     )
-    _extend_history()
 
 
 def _extend_history() -> None:
