@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.worker_kills [--documents N] [--kills N] [--url URL]`` prints one line of JSON. Workers are
 forked, so that each begins at once; half of the kills come at random moments, the others each in another state. With
-``--workers N --qdrant URL`` so many processes share the work instead, on a Qdrant server, and what each does is counted.
+``--workers N --qdrant URL`` so many processes share the work instead, on a Qdrant server, and it is counted.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ def run_worker(folder: Path, url: str, die: str = "", qdrant: str = "") -> None:
 
 def count_work(folder: Path) -> None:
     """Note each document that is processed, in a file that all workers append to."""
-    call = DocumentWorker._read
+    call = DocumentWorker._read  # noqa: SLF001 - what is counted is no part of its interface
 
     def counted(self: DocumentWorker, record: object, reader: object) -> object:
         with (folder / "processed").open("a") as file:
             file.write(f"{record.id}\n")
         return call(self, record, reader)
 
-    DocumentWorker._read = counted
+    DocumentWorker._read = counted  # noqa: SLF001
 
 
 def forked(folder: Path, url: str, die: str = "", qdrant: str = "") -> int:

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 documents_app = typer.Typer(help="Upload, list, correct, switch off and remove documents.", no_args_is_help=True)
 
+
+def _checked(pairs: list[str] | None) -> list[str] | None:
+    wrong = next((pair for pair in pairs or () if not pair.partition("=")[0].strip() or "=" not in pair), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"KEY=VALUE is needed, got {wrong[:80]!r}")
+    return pairs
+
+
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of documents, as documents list shows them.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")]
 Metadata = Annotated[
@@ -30,7 +38,7 @@ Metadata = Annotated[
     typer.Option(
         "--metadata",
         metavar="KEY=VALUE",
-        callback=lambda pairs: _checked(pairs),  # which is defined below
+        callback=_checked,
         help="Metadata that goes before what is found; may be repeated.",
     ),
 ]
@@ -212,13 +220,6 @@ def _records(ctx: typer.Context) -> Documents:
     router = terminal.opened_router(terminal.load_config(ctx.obj))
     ctx.call_on_close(router.close)
     return router.documents
-
-
-def _checked(pairs: list[str] | None) -> list[str] | None:
-    wrong = next((pair for pair in pairs or () if not pair.partition("=")[0].strip() or "=" not in pair), None)
-    if wrong is not None:
-        raise typer.BadParameter(f"KEY=VALUE is needed, got {wrong[:80]!r}")
-    return pairs
 
 
 def _metadata(pairs: list[str] | None) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class Indexer:
             guard  # raises where this writer may not write any more; asked under the lock that it writes under
         )
         self._patterns = enrichment.patterns_file(config.data_dir) if config else None
-        self._said, self._inactive = known_of(index.catalog)
+        self._said: dict[str, dict[str, Any]] = {}  # by callers, of documents
+        self._inactive: set[str] = set()  # documents that are switched off
         self._facts: dict[str, dict[str, Any]] = {}  # what records are told of the documents that wait
         self._max_bytes = int((config.max_file_mb if config else 50.0) * 1_000_000)
         self._follow_links = config is not None and config.follow_links
@@ -95,6 +96,7 @@ class Indexer:
         """Bring a file, or a folder with all below it, into the index and drop documents no longer found there."""
         root = Path(path).absolute()
         files = ingestion.discover(root, follow_links=self._follow_links)
+        self._said, self._inactive = known_of(self._index.catalog)
         self._index.catalog.begin_source(str(root))
         self._progress.files(len(files))
         seen: set[str] = set()
@@ -127,6 +129,7 @@ class Indexer:
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
         """Bring LlamaIndex documents into the index; one with a known id replaces the old one."""
+        self._said, self._inactive = known_of(self._index.catalog)
         for item in ingestion.from_llama_documents(documents):
             if isinstance(item, ingestion.SkippedSource):
                 self._report += IngestReport(skipped=(item,))
@@ -137,6 +140,7 @@ class Indexer:
 
     def add_nodes(self, nodes: Sequence[BaseNode]) -> IngestReport:
         """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones."""
+        _, self._inactive = known_of(self._index.catalog)
         by_document: dict[str, list[TextNode]] = {}
         skipped: list[ingestion.SkippedSource] = []
         for node in ingestion.nodes_as_they_are(nodes, on_skip=skipped.append):
@@ -169,11 +173,15 @@ class Indexer:
         return doc_id
 
     def add_document(self, document: ingestion.SourceDocument, said: Mapping[str, Any]) -> IngestReport:
-        """Bring one document into the index, whether or not it has changed; ``said`` is what its caller says of it."""
+        """Bring one document into the index, whether or not it has changed; ``said`` is what its caller says of it.
+
+        It survives the end of the process; the vector store's ``flush``, which is left to the caller, a power cut.
+        """
         self._said[document.doc_id] = dict(said)
         self._write(document, anew=True)
         self._flush()
-        return self._finish()
+        report, self._report = self._report, IngestReport()
+        return report
 
     def replace_nodes(self, entry: CatalogEntry, nodes: Sequence[TextNode]) -> IngestReport:
         """Let a document have these nodes in place of its own; what has a vector is not embedded."""

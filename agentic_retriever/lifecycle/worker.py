@@ -37,6 +37,8 @@ POLL_S: Final = 2.0
 _LISTEN_S: Final = 0.5  # a listener looks so often whether it is to end
 _STREAM_S: Final = 0.25  # the stream is looked at so often, which costs its server next to nothing
 BUILD_EVERY_S: Final = 30.0  # what questions read is built when nothing waits, and that often while something does
+# The embedded engine lets no other thread of Python go on while it brings its files to the disk, a tenth of a second.
+FLUSH_EVERY_S: Final = 10.0
 _LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
@@ -64,7 +66,8 @@ class DocumentWorker:
         self._progress: dict[str, int] = {}  # percent of each document under way
         self._lost: set[str] = set()
         self._busy: dict[str, float] = {}  # indexes that others hold, and until when they are left alone
-        self._touched: dict[str, float] = {}  # indexes that changed, and when what questions read was built last
+        self._touched: dict[str, float] = {}  # indexes that changed, and since when what questions read is older
+        self._unflushed: dict[str, float] = {}  # likewise those with changes that a power cut would cost
         self._building = threading.Lock()
         self._readers: set[BoundedReader] = set()
         jobs = [self._work] * concurrency + [self._keep_claims, self._listen]
@@ -106,9 +109,9 @@ class DocumentWorker:
                     record = self._claims.take(without=[name for name, until in self._busy.items() if until > now])
                     if record is not None:
                         self._process(record, reader)
-                        self._build_search(every_s=BUILD_EVERY_S)
+                        self._settle(FLUSH_EVERY_S, BUILD_EVERY_S)
                         continue
-                    self._build_search(every_s=0.0)
+                    self._settle(0.0, 0.0)
                 except errors.StoreClosedError:
                     return
                 except errors.AgenticRetrieverError as err:  # the catalog is away; it may come back
@@ -152,7 +155,8 @@ class DocumentWorker:
         progress = _Progress(lambda done: self._advance(record.id, done))
         indexer = Indexer(index, self._resources.config, progress, model=self._resources.section_model, guard=guard)
         indexer.add_document(document, said)
-        self._touched.setdefault(record.index, time.monotonic())
+        for changed in (self._touched, self._unflushed):
+            changed.setdefault(record.index, time.monotonic())
         return "; ".join(notes)[:2_000]
 
     def _read(self, record: DocumentRecord, reader: BoundedReader) -> tuple[SourceDocument, list[str]]:
@@ -191,17 +195,17 @@ class DocumentWorker:
             raise _LostClaimError
         self._progress[document_id] = percent
 
-    def _build_search(self, *, every_s: float) -> None:
-        """Build what questions read of the indexes that changed, one thread at a time."""
-        if not self._touched or not self._building.acquire(blocking=False):
+    def _settle(self, flush_every_s: float, build_every_s: float) -> None:
+        """Bring to the disk what was written, and build what questions read of it; one thread at a time."""
+        if not self._building.acquire(blocking=False):
             return
         try:
-            for name, since in list(self._touched.items()):
-                if time.monotonic() - since >= every_s:
-                    self._touched.pop(name, None)
-                    index = self._resources.stored(name, to_change=True)
-                    index.build_search()
-                    index.build_in_background()
+            for name in _older(self._unflushed, flush_every_s):
+                self._resources.stored(name, to_change=True).vector_store.flush()
+            for name in _older(self._touched, build_every_s):
+                index = self._resources.stored(name, to_change=True)
+                index.build_search()
+                index.build_in_background()
         finally:
             self._building.release()
 
@@ -249,6 +253,14 @@ class _Progress(SilentProgress):
     def nodes_done(self, done: int) -> None:
         self._done += done
         self._advance(_CUT + (_WRITTEN - _CUT) * self._done // max(1, self._total, self._done))
+
+
+def _older(since: dict[str, float], seconds: float) -> list[str]:
+    """Take out what is older than so many seconds."""
+    names = [name for name, began in list(since.items()) if time.monotonic() - began >= seconds]
+    for name in names:
+        since.pop(name, None)
+    return names
 
 
 def _as_uploaded(document: SourceDocument, record: DocumentRecord) -> SourceDocument:
