@@ -62,8 +62,10 @@ def serve(
             server.run()
         except KeyboardInterrupt:
             console.note("interrupted")
-        if not server.started:
-            raise AgenticRetrieverError(f"cannot listen on {host} port {port}; is another program there?")
+        except SystemExit as err:
+            if not server.started:
+                raise AgenticRetrieverError(f"cannot listen on {host} port {port}; is another program there?") from err
+            raise
 
 
 @keys_app.command("create")
