@@ -1,6 +1,6 @@
 """Strategy ``summary``: which documents are about it, by what is found in them and by their summaries."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from heapq import nlargest
@@ -64,7 +64,7 @@ class SummaryRetriever(base.RetrieverAdapter):
         }
         return base.SearchResult(nodes, (*found.degraded, *lost), sources=sources)
 
-    def _cosines(self, request: base.RetrievalRequest, wanted: Mapping[str, object]) -> dict[str, float]:
+    def _cosines(self, request: base.RetrievalRequest, wanted: Collection[str]) -> dict[str, float]:
         view = base.run_guarded(f"opening the summaries of index {self._index.name}", self._index.summaries)
         if view.coverage < MIN_COVERAGE:
             raise StoreError(

@@ -19,7 +19,7 @@ Nearness = Callable[[str, Sequence[str]], Sequence[float]]  # how near texts are
 
 MAX_CHARS: Final = 300  # what is longer says what it is about
 _MAX_FRAGMENT: Final = 6  # words that are still no sentence of their own
-_MAX_BARE: Final = 3  # the same without a word before them that joins them to the last question
+_MAX_BARE: Final = 1  # the same without a word before them that joins them to the last question: "trailers?"
 _MAX_UNSPACED: Final = 28  # characters of a fragment where words have no spaces between them
 _MIN_ANTECEDENT: Final = 10  # characters before a pronoun in which something may be named, without spaces
 _MIN_SHARED: Final = 3  # characters with which two words without spaces around them begin alike
@@ -85,7 +85,7 @@ class Phrase(NamedTuple):
 def leans(asked: str, last: str = "") -> bool:
     """Tell whether a question names no subject of its own, so that without another one it says too little."""
     text = asked.strip(_EDGES)
-    return any(_fragment(text, asked, table) or _leaning(text, table) for table in _tables(asked, last))
+    return any(_fragment(text, asked, table, last) or _leaning(text, table) for table in _tables(asked, last))
 
 
 def stand_alone(asked: str, last: str, *, near: Nearness | None = None) -> str:
@@ -94,7 +94,7 @@ def stand_alone(asked: str, last: str, *, near: Nearness | None = None) -> str:
     frames = _tables(last)
     for table in _tables(asked, last) if before else ():
         frame = frames[0] if frames else table
-        fragment = _fragment(text, asked, table)
+        fragment = _fragment(text, asked, table, last)
         if fragment:
             body = _resolved(fragment, before, table, frame, bare=True)
             return _asking(_replaced(before, body, table, frame, near), last)
@@ -116,14 +116,17 @@ def _asking(said: str, like: str) -> str:
     return f"{first if first == '¿' else ''}{said[:1].upper()}{said[1:]}{last if last in _SIGNS else ''}"
 
 
-def _fragment(text: str, asked: str, table: Table) -> str:
-    """Return what stands in for a part of the last question, or ``""`` where a whole question is asked."""
+def _fragment(text: str, asked: str, table: Table, last: str) -> str:
+    """Return what stands in for a part of the last question, or ``""`` where a whole question is asked.
+
+    Bare words do so only where there is a last question: elsewhere they are what somebody searches for.
+    """
     opened, closed = table.openers.match(text), table.closers.search(text)
     body = text[opened.end() if opened else 0 : closed.start() if closed else None].strip(_EDGES)
     linked = table.links.match(body) is not None
     most = _MAX_FRAGMENT if opened or closed or linked else _MAX_BARE
     short = len(body.split()) <= most if table.spaced else len(body) <= _MAX_UNSPACED
-    joined = opened or closed or (table.spaced and asked.strip()[-1:] in _SIGNS)
+    joined = opened or closed or (table.spaced and asked.strip()[-1:] in _SIGNS and (linked or last))
     return body if joined and short and body and not table.clause.search(body) else ""
 
 

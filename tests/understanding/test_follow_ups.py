@@ -76,6 +76,13 @@ def test_words_that_look_like_pronouns_are_none(asked):
     assert not leans(asked)
 
 
+@pytest.mark.parametrize("asked", ["leave policy?", "AQ-12 battery?", "warranty?", "E17?"])
+def test_words_to_search_for_are_no_follow_up_by_themselves(asked):
+    last = "What is the hotel limit in Denver?"
+    assert not leans(asked)
+    assert (stand_alone(asked, last) == asked) == (" " in asked)  # one word may stand in for another one
+
+
 def test_what_is_nearest_in_meaning_is_replaced():
     last, asked = "What is the maximum length of a bus?", "And the weight?"
     near = {"maximum length": 0.9, "bus": 0.1}
