@@ -333,11 +333,7 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> routing.S
 
 
 def heuristic_selector(config: RouterConfig) -> routing.HeuristicSelector:
-    """Return what decides where no language model does.
-
-    It starts from ``hybrid`` where that is calibrated, since it was then better than dense search on every public
-    collection that was tried.
-    """
+    """Return what decides where no language model does; where hybrid search is calibrated, it starts from that."""
     calibrated = config.fusion == retrievers.Fusion.CALIBRATED.value
     return routing.HeuristicSelector(routing.fused_weights() if calibrated else None)
 

@@ -434,12 +434,11 @@ class Pipeline:
             return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
-        if index.has_prefilter and asks_for_part(index, query):
-            read["titled"] = 1.0
+        read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
         if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):
             adapter = self.resources.adapter(index, schema.Strategy.METADATA)
             stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
-            read |= {} if stated is None else {"metadata_values": stated, "people": 0.0}
+            read |= {} if stated is None else {"metadata_values": stated}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:

@@ -483,7 +483,7 @@ def merge_sides(
 NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
-_SHORT_TITLE, _MAX_TITLES, _MAX_ASKING, _LEAST_SHARE = 3, 20_000, 200, 6  # a sixth of the question at least
+_SHORT_TITLE, _MAX_TITLES, _LEAST_SHARE = 3, 20_000, 6  # a sixth of the question at least
 MIN_CHUNKS: Final = 3  # of a part that is asked for by its title alone
 _LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
 _LETTER: Final = re.compile(r"[^\W\u0e00-\u9fff]")  # of a script with spaces between words
@@ -559,9 +559,7 @@ def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
 
 
 def asks_for_part(index: Index, question: str) -> bool:
-    """Tell whether a question is hardly more than the title of a part that has several chunks."""
-    if not index.has_prefilter or len(question) > _MAX_ASKING:
-        return False
+    """Tell whether a question is hardly more than the title of a part of several chunks, which the prefilter knows."""
     title, ids = named_part(question, run_guarded(f"the prefilter of index {index.name}", index.metadata))
     tokens = Tokenizer(language=detect_language(question))
     named = set(tokens.query_tokens(title))

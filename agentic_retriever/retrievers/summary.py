@@ -47,10 +47,9 @@ class SummaryRetriever(base.RetrieverAdapter):
         for node_id, doc_id in documents.items():
             inside.setdefault(doc_id, []).append(own[node_id])
         judged = unit_scores([(doc_id, sum(nlargest(TELLING, scores))) for doc_id, scores in inside.items()])
-        cosines: Mapping[str, float] = {}
-        lost: tuple[Degradation, ...] = ()
+        cosines, lost = dict[str, float](), tuple[Degradation, ...]()
         try:
-            cosines = self._cosines(request, inside.keys())
+            cosines = self._cosines(request, inside)
             near = unit_scores([(doc_id, cosines.get(doc_id)) for doc_id in inside])
             judged = {doc_id: (score + near[doc_id]) / 2 for doc_id, score in judged.items()}
         except AgenticRetrieverError as err:

@@ -86,7 +86,7 @@ def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
 WORDED: Final = (
     "comparison", "analysis", "overview", "documents", "procedure", "whole", "detail", "listing", "references",
 )  # fmt: skip
-SIGNALS: Final = (*WORDED, "range", "authorship")
+SIGNALS: Final = (*WORDED, "range")
 
 _PATTERN_LISTS: Final = ("complex_patterns", "simple_patterns")
 _WORD_LISTS: Final = ("strong_keywords", "medium_keywords", "conjunctions", "question_words")
@@ -146,11 +146,6 @@ def read_query(query: str) -> ReadQuery:
 def matching_form(query: str) -> str:
     """Bring a query to the form that tables match: no accents or capitals, single spaces, both ends of a long one."""
     return " ".join(_unaccented(examined(query)).casefold().split())
-
-
-def shown_form(query: str) -> str:
-    """Bring a query to matching form with its capitals kept."""
-    return " ".join(_unaccented(examined(query)).split())
 
 
 _added: Final[dict[str, SignalTable]] = {}  # by a program, for the whole process

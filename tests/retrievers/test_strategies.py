@@ -519,7 +519,7 @@ def test_sparse_summaries_are_not_used_and_no_document_chosen_is_not_every_docum
 def test_a_document_that_is_about_it_lifts_its_chunks(make_index, settings):
     other = [of_document("a0", "red apple", "other"), of_document("a1", "blue sea", "other")]
     index = make_index([*other, *book("red apple", "red apple pie", "an apple is red")])
-    assert ids(ask(build_adapter(Strategy.HYBRID, index, settings), "red apple"))[0] == "a0"  # as near as c0, which comes behind it
+    assert ids(ask(build_adapter(Strategy.HYBRID, index, settings), "red apple"))[0] == "a0"  # as near as c0
     result = ask(SummaryRetriever(index, settings), "red apple")
     scores = {one.node.node_id: source_scores(one)["document"] for one in result.nodes}
     assert scores["c0"] > scores["a0"]

@@ -47,7 +47,6 @@ def test_signals_lead_to_their_strategy(query, strategy, all_cards):
 def test_values_lead_to_metadata_by_both_tables(all_cards, deeds):
     assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds).name == "metadata"
     assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds, selector=FUSED).name == "metadata"
-    assert FUSED.select("x", all_cards, features={"people": 1.0}).name == "metadata"
 
 
 def test_only_offered_strategies_are_chosen():
