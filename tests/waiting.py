@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from agentic_retriever.threads import Workers
 
 
-def wait_until(condition, seconds: float = 5.0) -> None:
+def wait_until(condition, seconds: float = 30.0) -> None:
     """Wait for something that comes about in the background."""
     ends = time.monotonic() + seconds
     while not condition():
