@@ -416,7 +416,8 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
     """How far what each row has of the question is its own, and not that of other rows of the table; 1 for others."""
-    rows = Counter((c.passage.number, c.head, term) for c in found if c.head for term in c.terms & weights.keys())
+    in_tables = [c for c in found if c.head]
+    rows = Counter((c.passage.number, c.head, term) for c in in_tables for term in c.terms & weights.keys())
     shares = []
     for c in found:
         had = {term: weights[term] for term in c.terms & weights.keys()} if c.head else {}

@@ -215,6 +215,9 @@ def test_nodes_that_do_not_answer_cost_no_call(handbook):
     assert eager.synthesize("Which elephant species live in Botswana?", handbook).tier is Tier.EXTRACTIVE
     shy = Synthesizer(ExtractiveSynthesizer(), answered_from=2.0)
     assert shy.synthesize(QUERY, handbook).tier is Tier.NONE
+    # What was looked up by its number is answered all the same, and from that alone.
+    named = Evidence(looked_up=frozenset({handbook[1].node.node_id}))
+    assert {c.node_id for c in shy.synthesize(QUERY, handbook, evidence=named).citations} == named.looked_up
 
 
 def test_nearness_carries_a_question_in_another_language(handbook, nearness):
