@@ -1,6 +1,6 @@
 """Strategy ``summary``: which documents are about it, by what is found in them and by their summaries."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from heapq import nlargest

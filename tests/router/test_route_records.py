@@ -34,7 +34,7 @@ from agentic_retriever.pipeline.answers import (
     warm_outcome,
     worth_keeping,
 )
-from agentic_retriever.pipeline.query import merge_by_cosine, merge_indexes
+from agentic_retriever.pipeline.cosines import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.retrievers import SearchResult
 from agentic_retriever.retrievers.base import RetrievedNode
