@@ -278,7 +278,7 @@ class StreamedText:
 
 MAX_READ_CHARS: Final = 200_000  # most text that the extractor reads; lower-ranked nodes are left out
 _DOUBTED: Final = 0.5  # confidence below which an answer without a supported sentence is none
-_DOUBTFUL: Final = 0.6  # of the probability from which there is an answer
+_DOUBTFUL: Final = 0.5  # of the probability from which there is an answer
 _FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError, errors.SynthesisError)
 
 
