@@ -1,4 +1,4 @@
-"""The service as people start it, in a process of its own, asked by HTTP: hits, the first piece, two hundred clients."""
+"""The service in a process of its own, asked by HTTP: hits, the first piece, two hundred clients."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class _Client:
         """Send a question; return status and body, or what came until some bytes were seen."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port) if until else await self._kept()
         body = json.dumps({"query": query, **more}).encode()
-        head = f"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        writer.write(head.encode() + b"\r\n\r\n" + body)
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(b"POST /v1/query HTTP/1.1\r\n" + head.encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         status = int(lines.split(" ", 2)[1])
         if until and status == 200:
@@ -173,7 +173,8 @@ async def _crowd(port: int, pid: int, questions: list[str], seconds: float, plac
     await asyncio.gather(*(keep_asking(together, ends) for _ in range(CLIENTS)))
     one, all_ = Timing.of(alone), Timing.of(together)
     said = ", ".join(f"{count:,} x {code}" for code, count in codes.items())
-    note = f"{CLIENTS} clients for {seconds:.0f} s, {places} places, cache off: {said}; memory {before:.0f} to {_memory_mb(pid):.0f} MB"
+    note = f"{CLIENTS} clients for {seconds:.0f} s, {places} places, cache off: {said}; memory {before:.0f} to "
+    note += f"{_memory_mb(pid):.0f} MB"
     return timed_row(
         "service: 200 clients", all_, peer="one client", peer_timing=one, target_ms=CROWD_FACTOR * one.p95_ms, note=note
     )

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COOKIE: Final = "agentic_retriever_session"
-_OPEN: Final = ("/static/", "/v1/health/", "/api/health", "/login")  # for everybody: no data is behind them
-_FREE: Final = ("/static/", "/v1/health/", "/api/health", "/metrics")  # and not counted
+_PUBLIC: Final = ("/static/", "/v1/health/", "/api/health")  # for everybody: no data is behind them
+_OPEN: Final = (*_PUBLIC, "/login")
+_FREE: Final = (*_PUBLIC, "/metrics")  # not counted
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -90,7 +91,8 @@ class Guard:
     async def _let_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Find out who calls; return what to answer instead where that is decided already."""
         path: str = scope["path"]
-        await self._service.keys.refresh()
+        if not path.startswith(_PUBLIC):  # which answer without the catalog, too
+            await self._service.keys.refresh()
         caller = self._caller(scope, headers)
         scope["state"]["caller"] = caller
         if caller is None and not path.startswith(_OPEN):

@@ -12,7 +12,6 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from typing_extensions import Self
 
 from agentic_retriever import schema
-from agentic_retriever.catalog.entries import LogEntry
 from agentic_retriever.catalog.records import DocumentRecord
 
 MAX_TEXT = 2_000  # characters of an excerpt
@@ -340,71 +339,6 @@ class FeedbackIn(In):
     def stars(self) -> int:
         """The judgment from 1 to 5."""
         return self.rating or (5 if self.thumb == "up" else 1)
-
-
-class EntryOut(BaseModel):
-    """A question of the history."""
-
-    query_id: str
-    query: str
-    recorded_at: datetime | None
-    index: str
-    indexes: list[str]
-    strategy: str
-    complexity: str
-    tier: str
-    cached: bool
-    total_ms: float | None
-    confidence: float | None
-    confidence_level: str
-    citations: int
-    error: str
-    user_id: str
-    conversation_id: str
-
-    @classmethod
-    def of(cls, entry: LogEntry) -> Self:
-        return cls.model_validate(cls.fields_of(entry))
-
-    @classmethod
-    def fields_of(cls, entry: LogEntry) -> dict[str, Any]:
-        """Return the fields of this class that an entry has."""
-        given = {name: getattr(entry, name) for name in cls.model_fields if hasattr(entry, name)}
-        return {**given, "total_ms": entry.timings_ms.get("total")}
-
-
-class CitedOut(BaseModel):
-    """A node that an answer cited."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    number: int
-    index: str
-    doc_id: str
-    node_id: str
-    title: str
-    section: str
-    score: float
-
-
-class JudgmentOut(BaseModel):
-    """What somebody thought of an answer."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    rating: int
-    comment: str
-    user_id: str
-
-
-class EntryDetails(EntryOut):
-    """A question of the history with all that is known of it."""
-
-    timings_ms: dict[str, float]
-    degraded: list[schema.Degradation]
-    answer_text: str | None
-    cited: list[CitedOut]
-    feedback: list[JudgmentOut]
 
 
 class Change(BaseModel):

@@ -13,7 +13,7 @@ from agentic_retriever.schema import RouteDecision
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.problems import PROBLEMS
-from agentic_retriever.service.sending import event, events, unless_gone
+from agentic_retriever.service.sending import event, events, json_bytes, unless_gone
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service, service_of
 
@@ -85,25 +85,26 @@ async def feedback(given: models.FeedbackIn, service: Shared) -> None:
     )
 
 
-@history.get("/queries")
+@history.get("/queries", response_model=list[LogEntry])
 async def queries(
     service: Shared,
     limit: Limit = 50,
     offset: Offset = 0,
     conversation_id: models.Identity | None = None,
     user_id: models.Identity | None = None,
-) -> list[models.EntryOut]:
-    """List what was asked, the newest first."""
+) -> Response:
+    """List what was asked, the newest first; one of them alone has its citations and judgments, too."""
     found = await service.run(
         service.router.history.list, limit=limit, offset=offset, conversation_id=conversation_id, user_id=user_id
     )
-    return list(map(models.EntryOut.of, found))
+    return Response(json_bytes([entry.to_dict() for entry in found]), media_type="application/json")
 
 
-@history.get("/queries/{query_id}")
-async def one_query(query_id: models.QueryId, service: Shared) -> models.EntryDetails:
+@history.get("/queries/{query_id}", response_model=LogEntry)
+async def one_query(query_id: models.QueryId, service: Shared) -> Response:
     """Show one question with the nodes that its answer cited, and what people thought of it."""
-    return models.EntryDetails.of(await service.run(service.router.history.get, query_id))
+    entry = await service.run(service.router.history.get, query_id)
+    return Response(json_bytes(entry.to_dict()), media_type="application/json")
 
 
 @history.post("/queries/{query_id}/replay")
@@ -117,7 +118,7 @@ async def routed_again(query_id: str, request: Request, service: Service) -> tup
     """Route a recorded question as it would be now; return what is different, and the decision."""
     entry = await service.run(service.router.history.get, query_id)
     if not entry.query:
-        raise ConfigError("the history keeps no questions (query_log_text), so this one cannot be asked again")
+        raise ConfigError("the history keeps no questions (query_log), so this one cannot be asked again")
     now = await unless_gone(request, service.router.aroute(entry.query))
     return _changes(entry, now), now
 

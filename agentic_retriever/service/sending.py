@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from cachetools import LRUCache
@@ -23,11 +24,12 @@ _MOST_KEPT: Final = 500
 
 
 def json_bytes(value: object) -> bytes:
-    """Write JSON; a lone surrogate, which has no UTF-8, as JSON's own escape."""
+    """Write JSON, moments in ISO 8601; a lone surrogate, which has no UTF-8, as JSON's own escape."""
+    form: dict[str, Any] = {"allow_nan": False, "separators": (",", ":"), "default": datetime.isoformat}
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(value, ensure_ascii=False, **form).encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(value, **form).encode()
 
 
 class AnswerWriter:

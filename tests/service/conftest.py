@@ -1,10 +1,9 @@
 import asyncio
 import shutil
 import threading
-from contextlib import asynccontextmanager
 
-import httpx
 import pytest
+from service_clients import client_of
 from waiting import wait_until
 
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
@@ -46,23 +45,11 @@ async def client(app):
         yield made
 
 
-@asynccontextmanager
-async def client_of(app, **options):
-    """A client that calls an application in this process."""
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", **options) as made:
-        yield made
-
-
 @pytest.fixture
 def keys(make_app):
     """A key of each role, by its name; whoever takes this makes the service ask for keys."""
     table = make_app().state.service.keys._table
     return {role.name.lower(): table.create(role.name, role) for role in Role}
-
-
-def with_key(key):
-    return {"Authorization": f"Bearer {key}"}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import httpx
 import pytest
-from conftest import client_of
+from service_clients import client_of
 from small_indexes import GOOD, QUESTION
 
 from agentic_retriever.service.models import AnswerOut

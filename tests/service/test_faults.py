@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from conftest import client_of
+from service_clients import client_of
 from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION
 from waiting import wait_until
 

@@ -4,12 +4,12 @@ import asyncio
 import itertools
 
 import pytest
-from conftest import client_of, with_key
 from redis_servers import OwnServer
+from service_clients import client_of, with_key
 from small_indexes import QUESTION
 from waiting import wait_until
 
-from agentic_retriever.errors import ConfigError
+from agentic_retriever.errors import ConfigError, StoreUnreachableError
 from agentic_retriever.service.guard import COOKIE, parse_rate
 from agentic_retriever.service.keys import KeyRing
 from agentic_retriever.service.settings import Role, ServiceSettings
@@ -116,6 +116,21 @@ async def test_a_key_that_is_revoked_meanwhile_is_refused_and_opens_no_door(make
     assert not app.state.service.is_open
     with pytest.raises(ConfigError, match="no key"):
         ring._table.revoke(record.id)
+
+
+async def test_the_process_lives_while_its_catalog_is_away(make_app, keys, monkeypatch):
+    app = make_app()
+    ring = app.state.service.keys
+    ring._timer = iter(range(0, 1_000, 5)).__next__  # what is known is always old
+
+    def fail():
+        raise StoreUnreachableError("the catalog is away")
+
+    monkeypatch.setattr(ring._table, "all", fail)
+    async with client_of(app) as client:
+        assert (await client.get("/v1/health/live")).status_code == 200
+        refused = await client.post("/v1/query", json=ASKED, headers=with_key(keys["ask"]))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
 async def test_a_revoked_key_ends_its_sessions(make_app, keys):

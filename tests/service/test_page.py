@@ -4,8 +4,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from conftest import client_of, with_key
 from llama_index.core.schema import Document
+from service_clients import client_of, with_key
 from small_indexes import QUESTION
 
 from agentic_retriever.catalog.entries import Analytics, LogEntry, utc_now

@@ -10,7 +10,7 @@ import threading
 import httpx
 import pytest
 from command_line import environment, run_process
-from conftest import with_key
+from service_clients import with_key
 from waiting import wait_until
 
 TEXT = "The zebrafinch sleeps ten hours. It sings at dawn."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Final, Literal
 from urllib.parse import urlencode
 
@@ -60,9 +59,9 @@ async def upload(
 @writing.get("")
 async def list_all(service: Shared, limit: Limit = 50, offset: Offset = 0) -> list[models.DocumentOut]:
     """List the documents, the newest first."""
-    listed, index = service.router.documents.list, service.settings.regulations
+    index = service.settings.regulations
     try:
-        found = await service.run(partial(listed, index=index, limit=limit, offset=offset))
+        found = await service.run(service.router.documents.list, index=index, limit=limit, offset=offset)
     except UnknownIndexError:  # which the first upload makes
         found = []
     return list(map(models.DocumentOut.of, found))
