@@ -72,7 +72,7 @@ def _mapping(name: str) -> sa.Column[Any]:
     return sa.Column(name, JsonText, nullable=False, default=dict, server_default="{}")
 
 
-def _of(table: sa.Table, name: str, kind: Any, key: str = "id", **more: Any) -> sa.Column[Any]:  # noqa: ANN401 - a column's type
+def _of(table: sa.Table, name: str, kind: Any, key: str = "id", **more: Any) -> sa.Column[Any]:  # noqa: ANN401
     return sa.Column(name, kind, sa.ForeignKey(table.c[key], ondelete="CASCADE"), nullable=False, **more)
 
 

@@ -22,7 +22,7 @@ from agentic_retriever.catalog.database import Database, discard
 from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, copy_contents
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES, VIEWS
-from agentic_retriever.errors import StoreError
+from agentic_retriever.errors import SourceError, StoreError
 from agentic_retriever.stores.files import read_files, read_header
 from agentic_retriever.stores.sparse import SparseBM25
 
@@ -44,18 +44,27 @@ def take_over(indexes: Indexes) -> None:
         for extra in ("", "-wal", "-shm"):  # kept for whoever wants the history in it
             with suppress(FileNotFoundError):
                 local.with_name(local.name + extra).replace(local.with_name(local.name + MOVED + extra))
-    folders = [one for one in places.iterdir() if (one / MANIFEST_FILE).exists()] if places.is_dir() else []
+    try:
+        folders = [one for one in places.iterdir() if (one / MANIFEST_FILE).exists()]
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise SourceError(f"cannot list the data directory {places}: {err.strerror}; check the path") from err
     if folders:
-        known = set[str]()
-        if indexes.database.exists:
-            with indexes.database.reading() as connection:
-                known = set(indexes.all(connection))
-        for folder in folders:
-            if folder.name not in known and not folder.name.startswith("."):
-                _take_folder(indexes, folder)
-            discard(folder / CATALOG_FILE)
-            for name in _VIEWS:
-                shutil.rmtree(folder / f"{name}{_STATE}", ignore_errors=True)
+        _take_folders(indexes, folders)
+
+
+def _take_folders(indexes: Indexes, folders: list[Path]) -> None:
+    known = set[str]()
+    if indexes.database.exists:
+        with indexes.database.reading() as connection:
+            known = set(indexes.all(connection))
+    for folder in folders:
+        if folder.name not in known and not folder.name.startswith("."):
+            _take_folder(indexes, folder)
+        discard(folder / CATALOG_FILE)
+        for name in _VIEWS:
+            shutil.rmtree(folder / f"{name}{_STATE}", ignore_errors=True)
 
 
 def _take_folder(indexes: Indexes, folder: Path) -> None:
