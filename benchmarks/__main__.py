@@ -20,6 +20,7 @@ from benchmarks import (
     ingest,
     prefilter,
     router_overhead,
+    service,
     startup,
     vector_search,
 )
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "router_overhead": router_overhead.run,
     "cache": cache.run,
     "documents": documents.run,
+    "service": service.run,
 }
 
 

@@ -36,6 +36,7 @@ class Unit(Enum):
 
     MS = ("ms", True)
     NODES_PER_S = ("nodes_per_s", False)
+    ANSWERS_PER_S = ("answers_per_s", False)
     NDCG10 = ("ndcg10", False)
     PERCENT = ("percent", True)
 

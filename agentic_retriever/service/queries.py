@@ -117,7 +117,7 @@ async def routed_again(query_id: str, request: Request, service: Service) -> tup
     """Route a recorded question as it would be now; return what is different, and the decision."""
     entry = await service.run(service.router.history.get, query_id)
     if not entry.query:
-        raise ConfigError("the history keeps no questions (query_log_text), so this one cannot be asked again")
+        raise ConfigError("the history keeps no questions (query_log), so this one cannot be asked again")
     now = await unless_gone(request, service.router.aroute(entry.query))
     return _changes(entry, now), now
 

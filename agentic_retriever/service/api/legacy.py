@@ -59,9 +59,9 @@ async def upload(
 @writing.get("")
 async def list_all(service: Shared, limit: Limit = 50, offset: Offset = 0) -> list[models.DocumentOut]:
     """List the documents, the newest first."""
-    wanted = {"index": service.settings.regulations, "limit": limit, "offset": offset}
+    index = service.settings.regulations
     try:
-        found = await service.run(service.router.documents.list, **wanted)
+        found = await service.run(service.router.documents.list, index=index, limit=limit, offset=offset)
     except UnknownIndexError:  # which the first upload makes
         found = []
     return list(map(models.DocumentOut.of, found))

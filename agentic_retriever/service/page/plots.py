@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -46,7 +46,9 @@ def _latency(days: Mapping[date, Sequence[LogEntry]]) -> dict[str, Any] | None:
     )  # fmt: skip
 
 
-def bar_plot(title: str, figures: Mapping[str, float], unit: Any = None) -> dict[str, Any] | None:  # noqa: ANN401 - writes a figure
+def bar_plot(
+    title: str, figures: Mapping[str, float], unit: Callable[[float], str] | None = None
+) -> dict[str, Any] | None:
     """Place a bar for each figure; ``None`` when there is none."""
     if not figures:
         return None
@@ -84,7 +86,7 @@ def line_plot(title: str, lines: Mapping[str, Mapping[str, float]]) -> dict[str,
 class _Scale:
     """Heights of figures, from 0 or the least on."""
 
-    def __init__(self, values: Any, unit: Any) -> None:  # noqa: ANN401 - any figures; what writes one
+    def __init__(self, values: Iterable[float], unit: Callable[[float], str] | None) -> None:
         self.ticks = axis_ticks(min(0.0, *values), max(0.0, *values))
         self.text = unit or (lambda value: f"{value:,.6g}")
 
@@ -93,7 +95,7 @@ class _Scale:
         return round(TOP + (HEIGHT - BOTTOM - TOP) * (1 - (value - low) / (high - low)), 1)
 
 
-def _labels(names: Sequence[str], x: Any) -> list[tuple[float, str]]:  # noqa: ANN401 - a function
+def _labels(names: Sequence[str], x: Callable[[int], float]) -> list[tuple[float, str]]:
     every = -(-len(names) // _MOST_LABELS)
     return [(round(x(at), 1), name) for at, name in enumerate(names) if at % every == 0]
 
