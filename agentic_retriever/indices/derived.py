@@ -318,11 +318,14 @@ class DerivedCollection(Generic[V]):
         if state.version != INCOMPLETE and self.store.count() == len(expected):
             return state
         present = set(self.store.node_ids())
+        documents = state.documents.items()
+        kept = {i: d if present.issuperset(d.ids) else d._replace(hash="") for i, d in documents}
+        if state.version != INCOMPLETE:
+            self._save(ViewState(INCOMPLETE, kept))  # or what is left could look whole the next time
         orphans = sorted(present - expected)
         if orphans:
             self.store.delete_nodes(node_ids=orphans)
-        documents = state.documents.items()
-        return ViewState(INCOMPLETE, {i: d if present.issuperset(d.ids) else d._replace(hash="") for i, d in documents})
+        return ViewState(INCOMPLETE, kept)
 
     def _updated(self, state: ViewState, version: int, progress: Progress, derivation: Derivation) -> ViewState:
         """Make what differs between the index and the collection the same."""

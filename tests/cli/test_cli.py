@@ -63,7 +63,7 @@ def test_help_loads_no_llama_index_and_every_command_has_it():
         *app.registered_commands,
         *(c for g in app.registered_groups for c in g.typer_instance.registered_commands),
     ]
-    assert len(commands) == 28
+    assert len(commands) == 29
     assert all(command.callback.__doc__ for command in commands)
 
 

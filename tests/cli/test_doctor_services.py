@@ -145,7 +145,7 @@ def test_what_hangs_is_left_after_a_second(doctor, make_server, looks):
             code, found = doctor(
                 **tiers(server.url),
                 REDIS_URL=f"redis://:secret@{where}/0",
-                AGENTIC_RETRIEVER_QUERY_LOG=f"postgresql://me:secret@{where}/none",
+                DATABASE_URL=f"postgresql://me:secret@{where}/none",
             )
             assert_down(code, found)
             slow = {name: seconds for name, seconds in looks.items() if seconds > allowed[name] + 0.25}
@@ -176,7 +176,7 @@ def test_everything_refused(doctor):
         process=True,
         **tiers(f"http://127.0.0.1:{free_port()}"),
         REDIS_URL=f"redis://:secret@{where}/0",
-        AGENTIC_RETRIEVER_QUERY_LOG=f"postgresql://me:secret@{where}/none",
+        DATABASE_URL=f"postgresql://me:secret@{where}/none",
     )
     assert_down(code, found)
 
