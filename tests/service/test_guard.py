@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from contextlib import closing
 
 import pytest
 from redis_servers import OwnServer
@@ -9,9 +10,11 @@ from service_clients import client_of, with_key
 from small_indexes import QUESTION
 from waiting import wait_until
 
+from agentic_retriever.catalog.address import Address
+from agentic_retriever.catalog.database import Database
 from agentic_retriever.errors import ConfigError, StoreUnreachableError
 from agentic_retriever.service.guard import COOKIE, parse_rate
-from agentic_retriever.service.keys import KeyRing
+from agentic_retriever.service.keys import KeyRing, KeyTable
 from agentic_retriever.service.settings import Role, ServiceSettings
 from agentic_retriever.testing import FakeLLM
 from agentic_retriever.threads import Workers
@@ -100,6 +103,18 @@ def test_keys_are_kept_as_hashes_and_compared_whole(make_app, keys):
         assert ring.caller(odd) is None
 
 
+def test_keys_are_kept_by_postgresql(postgres_url):
+    with closing(Database(Address.of(postgres_url))) as database:
+        table = KeyTable(database)
+        assert table.all() == []
+        ring, key = KeyRing(table, Workers(1, "keys")), table.create("Ana ก", Role.WRITE)
+        ring.load()
+        assert (ring.caller(key).name, ring.caller(key).role) == ("Ana ก", Role.WRITE)
+        assert table.revoke(ring.caller(key).key_id).created_at.tzinfo is not None
+        ring.load()
+        assert ring.caller(key) is None
+
+
 async def test_a_key_that_is_revoked_meanwhile_is_refused_and_opens_no_door(make_app, keys):
     app = make_app()
     ring = app.state.service.keys
@@ -121,7 +136,7 @@ async def test_a_key_that_is_revoked_meanwhile_is_refused_and_opens_no_door(make
 async def test_the_process_lives_while_its_catalog_is_away(make_app, keys, monkeypatch):
     app = make_app()
     ring = app.state.service.keys
-    ring._timer = iter(range(0, 1_000, 5)).__next__  # what is known is always old
+    ring._read_at = None  # what is known is old
 
     def fail():
         raise StoreUnreachableError("the catalog is away")

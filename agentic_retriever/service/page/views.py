@@ -293,12 +293,16 @@ async def history(request: Request, service: Shared) -> Response:
         entries = await service.run(service.router.history.list, limit=_MOST_PLOTTED)
         found = await service.run(service.router.analytics)
     except ConfigError:  # there is no history by the settings
-        return draw(request, "history.html", plots=[], totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS)
+        return draw(
+            request, "history.html", plots=[], plotted=0, totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS
+        )
     tables = found.tables() if entries else []
     unsure = {one.query: one for one in entries if one.confidence is not None and one.confidence_level != "high"}
     doubtful = sorted(unsure.values(), key=lambda one: one.confidence or 0.0)[:_MOST_DOUBTFUL]
+    plotted = len(entries) if len(entries) == _MOST_PLOTTED else 0
     return draw(
-        request, "history.html", plots=history_plots(entries, found), totals=tables[0][2] if tables else [],
+        request, "history.html", plots=history_plots(entries, found), plotted=plotted,
+        totals=tables[0][2] if tables else [],
         doubtful=doubtful, entries=entries[:_ROWS], offset=0, limit=_ROWS,
     )  # fmt: skip
 
