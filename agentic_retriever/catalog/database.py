@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,10 +156,21 @@ class Database:
             path = self.address.path
             if not self._is_ready or (self.is_log and path is not None and not path.exists()):
                 self._make_ready(engine)
-            with engine.connect() as connection:
+            with self._turn(writes=writes), engine.connect() as connection:
                 self._begin(connection, writes=writes)
                 yield connection
                 connection.commit()
+
+    @contextmanager
+    def _turn(self, *, writes: bool) -> Iterator[None]:
+        """Let those who write to one file take turns: SQLite lets a busy history starve the others."""
+        lock = _turns(str(self.address.path)) if writes and self.address.path is not None else None
+        held = lock is not None and lock.acquire(timeout=BUSY_TIMEOUT_S)
+        try:
+            yield
+        finally:
+            if lock is not None and held:
+                lock.release()
 
     def _begin(self, connection: sa.Connection, *, writes: bool) -> None:
         if self.address.path is not None:
@@ -327,7 +339,13 @@ def discard(file: Path) -> None:
 _DATABASES: Final[weakref.WeakSet[Database]] = weakref.WeakSet()
 
 
+@lru_cache(64)
+def _turns(_path: str) -> threading.RLock:
+    return threading.RLock()
+
+
 def _forget_in_child() -> None:
+    _turns.cache_clear()  # a lock may be held by a thread that only the parent has
     for database in list(_DATABASES):
         database.forget_connections()
 

@@ -43,7 +43,8 @@ class MetadataRetriever(base.RetrieverAdapter):
 
     def stated(self, query: str) -> float | None:
         """Tell how clearly a question states conditions, in [0, 1]; ``None`` where it would take long to know."""
-        if self._index.count() > MAX_KNOWN:
+        known = self._fields is not None and self._fields[0] == self._index.version
+        if not known and (self._index.may_hang or self._index.count() > MAX_KNOWN):
             return None
         clauses = understand(query, self._dictionary()).clauses
         best = max((one.certainty for one in clauses), default=0.0)

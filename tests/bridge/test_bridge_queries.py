@@ -70,7 +70,7 @@ def test_a_retriever_finds_what_the_router_finds_within_its_pins(router):
 def test_nodes_are_copies_that_tell_their_route_to_programs_and_not_to_models(router):
     hit = router.as_retriever().retrieve(CAT)[0]
     route = json.loads(json.dumps(details(hit)))[ROUTE_KEY]
-    assert (route["index"], route["strategy"], route["degraded"]) == ("animals", "vector", [])
+    assert (route["index"], route["strategy"], route["degraded"]) == ("animals", "hybrid", [])
     assert 0 <= route["index_confidence"] <= 1
     shown = hit.node.get_content(MetadataMode.LLM)
     assert shown == "cats\nc\nen\nThe cat sleeps sixteen hours a day. A cat purrs when it is content."

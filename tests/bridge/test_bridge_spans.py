@@ -35,7 +35,7 @@ from agentic_retriever.testing import FakeLLM
 PARENTS = {
     "AgenticRouter.route": "AgenticRouter.query",
     "AgenticRouter.search": "AgenticRouter.query",
-    "VectorRetriever.search": "AgenticRouter.search",
+    "HybridRetriever.search": "AgenticRouter.search",
     "AgenticRouter.refine": "AgenticRouter.search",
     "AgenticRouter.synthesize": "AgenticRouter.query",
 }

@@ -164,7 +164,6 @@ SECRETS = {
     "QDRANT_API_KEY": f"qd-{CANARY}",
     "COHERE_API_KEY": f"co-{CANARY}",
     f"{PREFIX}REDIS_URL": f"redis://:{CANARY}@{NOWHERE}/0",
-    f"{PREFIX}QUERY_LOG": f"postgresql://user:{CANARY}@{NOWHERE}/db",
 }
 
 

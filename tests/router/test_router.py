@@ -403,7 +403,7 @@ def test_a_filter_that_nothing_satisfies_makes_no_vector_query(router, strategy,
 
 
 def test_plain_questions_start_from_calibrated_hybrid_search_and_lists_that_cannot_be_read_are_told(make):
-    for settings, strategy in [({}, "hybrid"), ({"fusion": "rrf"}, "vector"), ({"selector": "heuristic"}, "vector")]:
+    for settings, strategy in [({}, "hybrid"), ({"fusion": "rrf"}, "vector"), ({"selector": "heuristic"}, "hybrid")]:
         router = make({"mixed": [Document(text="Mars has two moons.", doc_id="mars")]}, config=settings)
         assert router.route("how many moons are there").strategy.name == strategy
     with pytest.raises(errors.ConfigError, match="domain_terms"):
