@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir, write_lines
@@ -225,4 +226,6 @@ def test_benchmarks_training_and_their_reports_hold_no_key(say, talkative, boats
     assert code != 0
     assert CANARY not in text + failed
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+    for path in files:
+        with suppress(FileNotFoundError):  # a database's log is gone when it was closed
+            assert CANARY.encode() not in path.read_bytes(), path
