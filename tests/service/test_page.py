@@ -12,7 +12,7 @@ from agentic_retriever.catalog.entries import Analytics, LogEntry, utc_now
 from agentic_retriever.service.page.plots import bar_plot, history_plots, line_plot
 
 VIEWS = ["/", "/compare", "/documents", "/history", "/indexes", "/settings", "/login"]
-EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> <a href='javascript:x'>{{ 7 * 7 }}</a>"
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> <a href='javascript:x'>{{ 7919 * 7927 }}</a>"
 
 
 class Page(HTMLParser):
@@ -92,7 +92,7 @@ async def test_what_documents_and_people_write_stays_text(make_app, tmp_path):
         assert response.status_code == 200, response.text
         assert "<script>alert" not in response.text
         assert "<img" not in response.text
-        assert "49" not in re.sub(r"\d{3,}|\d+[.:-]\d+", "", response.text)  # nor a template
+        assert str(7919 * 7927) not in response.text  # nor a template
         check(response.text)
     assert "page 3" in shown[2].text
 
