@@ -151,7 +151,7 @@ class Documents:
         record = self.get(document_id)
         source = self.records.source(record.id)
         path = self.folder / record.stored_filename if record.stored_filename else Path(source[0])
-        return path if (path.is_absolute() and path.is_file()) or (record.stored_filename and path.is_file()) else None
+        return path if path.is_file() and (record.stored_filename or path.is_absolute()) else None
 
     def wait(self, document_id: str, timeout_s: float) -> DocumentRecord:
         """Wait until a document is indexed, failed or inactive; ``DeadlineExceededError`` when the time is up."""
