@@ -13,12 +13,12 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import GivenVectors, RoutedQuery, dataset_profile, load_vectors
+from agentic_retriever.evaluation.material import GivenVectors, RoutedQuery, load_vectors, passage
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex
-from agentic_retriever.indices.profile import background, sample_ids
+from agentic_retriever.indices.profile import ProfiledNode, background, make_profile, sample_ids
 from agentic_retriever.resources import make_classifier
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel
 from agentic_retriever.retrievers.hybrid import SideLists, dense_excess
@@ -98,7 +98,9 @@ def test_six_collections_by_their_content(shared_data, tmp_path):
         whole, known = collection(shared_data, name)
         dataset = whole.limited(200, seed=0)
         assert dataset.problems.total == known.problems.total == 0
-        profiles.append(dataset_profile(dataset, known))
+        nodes = [ProfiledNode(one.doc_id, passage(one), one.metadata) for one in dataset.documents if passage(one)]
+        rows = np.stack([known.documents[i] for i in sample_ids([one.node_id for one in nodes])])
+        profiles.append(make_profile(nodes, rows, name, "", np.zeros(0, np.float32), 1))
         queries += [
             RoutedQuery(
                 query_id=f"{name}/{q.query_id}", text=q.text, dataset=name, vector=known.queries[q.query_id], index=name
