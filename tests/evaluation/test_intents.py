@@ -133,7 +133,9 @@ def test_every_intent_that_a_text_has_is_asked_and_the_others_are_named(bees):
 
 
 def test_a_document_without_a_title_is_asked_for_by_a_sentence_that_is_taken_out(tmp_path):
-    story = "{0} grows on wide fields. The harvest of {0} begins in late summer. Mills grind the {0} harvest into flour."
+    story = (
+        "{0} grows on wide fields. The harvest of {0} begins in late summer. Mills grind the {0} harvest into flour."
+    )
     records = [{"_id": name, "text": story.format(name)} for name in ("wheat", "barley")]
     write_lines(tmp_path / "fields" / "corpus.jsonl", records)
     _, by_intent, after = made_of(tmp_path / "fields")
