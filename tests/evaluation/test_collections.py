@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from collection_vectors import passage_of, read_vectors
 from evaluation_material import ByText, run_all, stage_one
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import GivenVectors, RoutedQuery, load_vectors, passage
+from agentic_retriever.evaluation.material import RoutedQuery
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
@@ -35,8 +36,20 @@ LANGUAGES = {"xquad-es": "es", "xquad-th": "th"}
 
 
 def collection(shared_data, name):
+    """A data set, and the vectors of its documents and questions by their ids."""
     dataset = load_dataset(shared_data / "collections" / name)
-    return dataset, load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz", dataset)
+    documents, queries = read_vectors(shared_data, name)
+    return dataset, SimpleNamespace(documents=documents, queries=queries)
+
+
+class GivenVectors:
+    """Known vectors by the hash of their text."""
+
+    def __init__(self, model, vectors):
+        self.model, self.vectors = model, vectors
+
+    def get_many(self, model, hashes):
+        return {key: self.vectors[key] for key in hashes if key in self.vectors} if model == self.model else {}
 
 
 def words_of(dataset):
@@ -97,8 +110,10 @@ def test_six_collections_by_their_content(shared_data, tmp_path):
     for name in COLLECTIONS:
         whole, known = collection(shared_data, name)
         dataset = whole.limited(200, seed=0)
-        assert dataset.problems.total == known.problems.total == 0
-        nodes = [ProfiledNode(one.doc_id, passage(one), one.metadata) for one in dataset.documents if passage(one)]
+        assert dataset.problems.total == 0
+        nodes = [
+            ProfiledNode(one.doc_id, passage_of(one), one.metadata) for one in dataset.documents if passage_of(one)
+        ]
         rows = np.stack([known.documents[i] for i in sample_ids([one.node_id for one in nodes])])
         profiles.append(make_profile(nodes, rows, name, "", np.zeros(0, np.float32), 1))
         queries += [
