@@ -7,20 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from collection_vectors import passage_of, read_vectors
-from evaluation_material import ByText, run_all, stage_one
+from collection_vectors import read_vectors
+from evaluation_material import ByText, run_all
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import RoutedQuery
 from agentic_retriever.evaluation.measures import ndcg_by_query
-from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex
-from agentic_retriever.indices.profile import ProfiledNode, background, make_profile, sample_ids
-from agentic_retriever.resources import make_classifier
+from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel
 from agentic_retriever.retrievers.hybrid import SideLists, dense_excess
 from agentic_retriever.router import AgenticRouter
@@ -100,34 +97,6 @@ def test_hybrid_is_not_below_the_better_side(shared_data, name):
             runs[side][query.query_id] = [doc_id for doc_id, _ in ranking]
     found = {side: np.mean(list(ndcg_by_query(judged, run).values())) for side, run in runs.items()}
     assert found["hybrid"] >= max(found["dense"], found["bm25"]), found
-
-
-COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
-
-
-def test_six_collections_by_their_content(shared_data, tmp_path):
-    profiles, queries = [], []
-    for name in COLLECTIONS:
-        whole, known = collection(shared_data, name)
-        dataset = whole.limited(200, seed=0)
-        assert dataset.problems.total == 0
-        nodes = [
-            ProfiledNode(one.doc_id, passage_of(one), one.metadata) for one in dataset.documents if passage_of(one)
-        ]
-        rows = np.stack([known.documents[i] for i in sample_ids([one.node_id for one in nodes])])
-        profiles.append(make_profile(nodes, rows, name, "", np.zeros(0, np.float32), 1))
-        queries += [
-            RoutedQuery(
-                query_id=f"{name}/{q.query_id}", text=q.text, dataset=name, vector=known.queries[q.query_id], index=name
-            )
-            for q in dataset.queries
-        ]
-    classifier = make_classifier(RouterConfig(data_dir=tmp_path, classifier="profile"), None)
-    found = stage_one(queries, profiles, Contender(classifier=classifier))
-    assert found.outcomes.total == 200 * 4 + 52 + 76
-    assert not found.failures
-    assert found.outcomes.macro_accuracy >= 0.96, found.to_dict()
-    assert found.ece <= 0.05
 
 
 SIZE = 384
