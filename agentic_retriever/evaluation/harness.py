@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -51,6 +51,7 @@ _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
 _UNSERVED_WHY: Final = "the attached index cannot serve it"
 _LATER: Final = "it asks a model; agentic-retriever bench-routing measures it"
+_SETTINGS: Final = tuple(field.name for field in fields(BenchOptions))
 _NO_MODEL: Final = {"llm": "none", "llm_cloud": "none", "llm_small": "none"}
 
 
@@ -153,7 +154,7 @@ def bench_routing(
         EvaluationError: If a data set cannot be used, or no question can be asked.
         UnknownIndexError: If questions are about an index that does not exist.
     """
-    chosen = _options(None, settings)
+    chosen = _options(None, settings, ("vectors", "limit", "seed", "intents"))
     with _prepared(router, sources, chosen, folder, (embedding, llm), timer, watcher) as (bench, given):
         gathered = RoutingMaterial(seed=chosen.seed)
         for dataset in given:
@@ -213,10 +214,11 @@ def _given(source: object, live: AgenticRouter | None, options: BenchOptions) ->
     return found if found.queries and not options.intents else intent_dataset(found, seed=options.seed)
 
 
-def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> BenchOptions:
+def _options(
+    options: BenchOptions | None, settings: Mapping[str, Any], known: Collection[str] = _SETTINGS
+) -> BenchOptions:
     if options is not None and settings:
         raise EvaluationError(f"give options, or {', '.join(settings)} by name; not both")
-    known = [field.name for field in fields(BenchOptions)]
     for name in settings:
         if name not in known:
             raise EvaluationError(unknown_name("setting of a benchmark", name, known))

@@ -151,8 +151,6 @@ class _Bed:
             self._parts += found
             if not found and len(one.text.strip()) >= _MIN_BODY:
                 self._records.append(Part(document=one, span=_trimmed(one, 0, len(one.text)), title=_name_of(one)))
-        bare = self._some("sentences", (part for part in self._records if not part.title))
-        self._sayings = [replace(part, title=_central_sentence(part.document.text)) for part in bare]
         self._leaves = [part for part in self._parts if not part.parts and _length(part.span) >= _MIN_BODY]
         self._titles = Counter(_flat(part.title) for part in self._parts)
         self._names = Counter(map(_name_of, self.documents))
@@ -202,9 +200,11 @@ class _Bed:
     # Titles that are asked are taken out.
 
     def _lookups(self) -> list[LabelledQuery]:
+        bare = self._some("sentences", (part for part in self._records if not part.title))
+        sayings = [replace(part, title=_central_sentence(part.document.text)) for part in bare]
         every = [part for part in self._leaves if part.above >= 0 or part.title != _name_of(part.document)]
         every += [
-            part for part in (*self._records, *self._sayings)
+            part for part in (*self._records, *sayings)
             if part.span.doc_id not in self._hidden and _length(part.span) >= _MIN_BODY + len(part.title)
         ]  # fmt: skip
         chosen = self._some("lookup", every, self._is_own)
@@ -212,7 +212,7 @@ class _Bed:
         made = []
         for at, part in enumerate(chosen):
             title = " ".join(part.title.split())
-            asks = part in self._sayings or title.endswith(("?", "？"))
+            asks = part in sayings or title.endswith(("?", "？"))
             made.append(
                 self._ask_parts(title if asks else self._say("lookup", part.span.doc_id, at, topic=title), [part])
             )

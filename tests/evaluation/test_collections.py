@@ -143,7 +143,7 @@ def halves(dataset, most):
 def trained(router, dataset, most):
     """Train an index on some questions; return the fit, and nDCG@10 of dense and hybrid search on others."""
     train, test = halves(dataset, most)
-    router.add_index("mine", dataset.path / "corpus.jsonl", description="documents")
+    router.add_index("mine", dataset.path / "corpus.jsonl", description="documents", views=False)
     result = train_strategies([train], router, "mine", TrainingOptions())
     judged, _ = judged_queries([test], router, router.index("mine"))
     found = {run.name: run.mean() for run in run_all(router, "mine", judged, router.config.data_dir / "journal")}

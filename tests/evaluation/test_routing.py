@@ -245,7 +245,9 @@ def test_questions_file_is_asked_of_all_indexes_that_are_there(router, boats, br
     assert result["problems"]["counts"] == {"unlabelled_query": 1}
 
 
-def test_what_cannot_be_asked(router, tmp_path, boats, monkeypatch):
+def test_what_cannot_be_asked(router, tmp_path, boats):
+    with pytest.raises(EvaluationError, match="'depth'"):
+        bench_routing(router, boats, depth=3)
     path = write_lines(tmp_path / "mine.jsonl", [{"query": "x", "index": "cars"}])
     with pytest.raises(UnknownIndexError, match="'cars'"):
         bench_routing(router, path)
