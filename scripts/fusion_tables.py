@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from collection_vectors import passage_of, read_vectors
 
 from agentic_retriever.evaluation import load_dataset, ndcg_by_query
+from agentic_retriever.evaluation.material import load_vectors, passage
 from agentic_retriever.evaluation.measures import bootstrap_interval
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation import Dataset
 
 NAMES = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th", "hotpotqa-100")
+MODEL = "multilingual-e5-small"
 GRID = tuple(
     FusionModel(alpha=alpha, slope=slope, pivot=pivot, reach=reach)
     for alpha in (0.4, 0.5, 0.6)
@@ -70,7 +71,7 @@ def search(dataset: Dataset, documents: Mapping[str, Any], queries: Mapping[str,
     held = [document for document in dataset.documents if document.doc_id in documents]
     ids = [document.doc_id for document in held]
     matrix = np.stack([documents[doc_id] for doc_id in ids])
-    texts = [(document.doc_id, passage_of(document)) for document in held]
+    texts = [(document.doc_id, passage(document)) for document in held]
     language = detect_language(" ".join(text for _, text in texts[:20]))
     words = KeywordIndex.build(texts, tokenizer=Tokenizer(language), version=1)
     row_of = {doc_id: row for row, doc_id in enumerate(ids)}
@@ -96,7 +97,8 @@ def search(dataset: Dataset, documents: Mapping[str, Any], queries: Mapping[str,
 def read(data: Path, name: str, limit: int | None) -> tuple[Dataset, Mapping[str, Any], Mapping[str, Any]]:
     """Read a collection and its vectors."""
     dataset = load_dataset(data / "collections" / name).limited(limit, 0)
-    return dataset, *read_vectors(data, name)
+    vectors = load_vectors(data / "embeddings" / MODEL / f"{name}.npz", dataset)
+    return dataset, vectors.documents, vectors.queries
 
 
 def _merged(sides: SideLists, model: FusionModel) -> Sequence[tuple[str, float | None]]:

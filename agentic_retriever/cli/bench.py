@@ -23,8 +23,7 @@ Datasets = Annotated[
     typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of questions; sample for those shipped."),
 ]
 Vectors = Annotated[
-    Path | None,
-    typer.Option("--vectors", help="File of packed vectors, or a folder of them."),
+    Path | None, typer.Option("--vectors", help="Folder with NAME.npz, or one such file; else texts are embedded.")
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the whole result into this file.")]
 Limit = Annotated[
@@ -127,6 +126,7 @@ def train(
     datasets: Annotated[
         list[str], typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions.")
     ],
+    vectors: Vectors = None,
     limit: Limit = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
@@ -136,7 +136,7 @@ def train(
     from agentic_retriever.evaluation import TrainingOptions, load_dataset, train_strategies
 
     console, given = Console(), [load_dataset(name, with_corpus=False) for name in datasets]
-    options = TrainingOptions(limit=limit, seed=seed, dry_run=dry_run)
+    options = TrainingOptions(vectors=vectors, limit=limit, seed=seed, dry_run=dry_run)
     with opened_router(load_config(ctx.obj)) as router, shown_steps(console) as steps:
         trained = train_strategies(given, router, index, options, watcher=steps)
     if json_file is not None:

@@ -159,11 +159,6 @@ class PackedVectors:
         found = {key: vectors[rows[key]].astype(np.float32) for key in known}
         return {key: vector / np.linalg.norm(vector) for key, vector in found.items()}
 
-    @property
-    def model(self) -> str:
-        """The model that they are of."""
-        return self._content[0]
-
     @cached_property
     def _content(self) -> tuple[str, dict[bytes, int], npt.NDArray[np.float16]]:
         with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as data:

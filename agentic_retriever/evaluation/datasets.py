@@ -72,6 +72,11 @@ class ProblemKind(str, Enum):
     UNKNOWN_DOCUMENT = "unknown_document", "the judgment is left out"
     UNJUDGED_QUERY = "unjudged_query", "the query is not asked"
     UNLABELLED_QUERY = "unlabelled_query", "the query is not asked of stage one"
+    DUPLICATE_VECTOR = "duplicate_vector", "the first one is kept"
+    UNUSABLE_VECTOR = "unusable_vector", "counts as missing"
+    COMPUTED_DOCUMENT_VECTOR = "computed_document_vector", "the document was embedded"
+    COMPUTED_QUERY_VECTOR = "computed_query_vector", "the query was embedded"
+    UNUSED_VECTOR = "unused_vector", "it is not used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import PackedVectors, embedding_name, resolve_embedding
+from agentic_retriever.embeddings import PackedVectors, embedding_name, query_hash, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation import datasets, material, measures, peers, results
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
@@ -74,6 +74,7 @@ class _Target:
     router: AgenticRouter
     index: str
     asked: material.Asked
+    vectors_from: str
     problems: ProblemReport
     owned: bool  # whether the index may be closed and opened again
     unanswerable: tuple[LabelledQuery, ...] = ()
@@ -211,7 +212,13 @@ def _prepared(
 def _given(source: object, live: AgenticRouter | None, options: BenchOptions) -> Dataset:
     """Return the data set that somebody means; where it has no questions, they are made of its documents."""
     found = datasets.find_source(source, live)
-    return found if found.queries and not options.intents else intent_dataset(found, seed=options.seed)
+    if found.queries and not options.intents:
+        return found
+    if options.vectors is not None:
+        raise EvaluationError(
+            "questions are made of documents that are changed for it, so given vectors are not theirs; leave one out"
+        )
+    return intent_dataset(found, seed=options.seed)
 
 
 def _options(
@@ -278,6 +285,7 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         "index_version": index.version,
         "views": sorted(view.value for view in views),
         "queries": len(queries),
+        "vectors": target.vectors_from,
     }
     rows = {one.name: one.run(shares[one.name], run, seed=options.seed) for one in contestants if shares[one.name]}
     strategies = [row for row in rows.values() if row.name != AUTO and not row.peer]
@@ -366,11 +374,17 @@ def _asked_router(bench: _Bench, dataset: Dataset) -> Iterator[tuple[AgenticRout
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if dataset.pseudo else ''}")
-    packed = material.packed_vectors(bench.options.vectors, embedding_name(base))
+    known = material.given_vectors(dataset, bench.options.vectors, base)
+    limited = dataset.limited(bench.options.limit, bench.options.seed)
+    asked = material.with_vectors(
+        limited.queries, known, base.get_query_embedding, about=limited.name, timer=bench.timer, watcher=bench.watcher
+    )
+    questions = {query_hash(query.text): asked.vectors[query.query_id] for query in asked.queries}
+    source = material.GivenVectors(embedding_name(base), {**material.passage_vectors(dataset, known), **questions})
     config = _quiet(bench.config, bench.folder / name)
-    with AgenticRouter(config, embedding=base, llm=bench.llm, packed=packed) as router:
+    with AgenticRouter(config, embedding=base, llm=bench.llm, packed=[source]) as router:
         bench.watcher.begin(f"indexing {dataset.name}", len(dataset.documents))
-        router.add_index(
+        report = router.add_index(
             name,
             _corpus(bench, dataset),
             description=dataset.description,
@@ -382,9 +396,10 @@ def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
             dataset=dataset,
             router=router,
             index=name,
-            asked=_embedded(bench, dataset, router, dataset.name),
+            asked=asked,
             owned=True,
-            problems=dataset.problems,
+            vectors_from=f"{known.origin}, and {report.embedded:,} computed" if known.origin else "computed",
+            problems=ProblemReport.merged([dataset.problems, known.problems]),
         )
 
 
@@ -428,7 +443,7 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
             "the ids of documents must be those of the index (agentic-retriever index show NAME)"
             + ("" if owned else f"; without judgments, bench {name} asks questions made of the index")
         )
-    asked = _embedded(bench, replace(dataset, queries=judged), router, name)
+    asked, _ = _with_vectors(bench, replace(dataset, queries=judged), router, name)
     several = len({query.index for query in dataset.queries if query.index is not None}) > 1
     return _Target(
         name=f"{dataset.name}/{name}" if several else dataset.name,
@@ -438,14 +453,21 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
         asked=asked,
         unanswerable=tuple(query for query in dataset.queries if not query.answerable),
         owned=owned,
+        vectors_from="the index",
         problems=ProblemReport.merged([dataset.problems, problems]),
     )
 
 
-def _embedded(bench: _Bench, dataset: Dataset, router: AgenticRouter, about: str) -> material.Asked:
-    """Take the questions that are asked, with their vectors by the router's model."""
-    limited, model = dataset.limited(bench.options.limit, bench.options.seed), router.resources.embedding()
-    return material.embed_questions(limited.queries, model, about=about, timer=bench.timer, watcher=bench.watcher)
+def _with_vectors(
+    bench: _Bench, dataset: Dataset, router: AgenticRouter, about: str
+) -> tuple[material.Asked, material.KnownVectors]:
+    """Take the questions that are asked with their vectors, given ones or those of the router's model."""
+    model, limited = router.resources.embedding(), dataset.limited(bench.options.limit, bench.options.seed)
+    known = material.given_vectors(limited, bench.options.vectors, model.base)
+    asked = material.with_vectors(
+        limited.queries, known, model.embed_query, about=about, timer=bench.timer, watcher=bench.watcher
+    )
+    return asked, known
 
 
 def _quiet(config: RouterConfig, folder: Path) -> RouterConfig:
@@ -476,14 +498,17 @@ def _gather(bench: _Bench, dataset: Dataset, gathered: RoutingMaterial) -> None:
         with _own_index(bench, dataset) as target:
             gathered.add_index(target.router, target.index, owned=True)
             gathered.add_queries(dataset.name, target.asked, index=target.index)
+            origin, problems = target.vectors_from, target.problems
     else:
         with _asked_router(bench, dataset) as (router, owned):
             _named(dataset, router)  # or an index is unknown
             for name in router.index_names():
                 gathered.add_index(router, name, owned=owned)
-            gathered.add_queries(dataset.name, _embedded(bench, dataset, router, dataset.name))
-    gathered.datasets.append(dataset.facts())
-    gathered.problems.append(dataset.problems)
+            asked, known = _with_vectors(bench, dataset, router, dataset.name)
+            gathered.add_queries(dataset.name, asked)
+            origin, problems = known.origin or "computed", ProblemReport.merged([dataset.problems, known.problems])
+    gathered.datasets.append({**dataset.facts(), "vectors": origin})
+    gathered.problems.append(problems)
     if dataset.pseudo:
         gathered.notes.append(
             f"the questions of {dataset.name} were made of its documents; their own words tell the index"

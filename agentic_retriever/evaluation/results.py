@@ -43,7 +43,7 @@ Drawing = Any  # of matplotlib, which is optional and has no types here
 class BenchOptions(Record):
     strategies: Sequence[str] | None = None
     mode: str = ALL
-    vectors: Path | None = None  # File of packed vectors, or a folder of them; None embeds what is needed
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file; None embeds what is needed
     views: bool = True
     limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
     depth: int = DEPTH

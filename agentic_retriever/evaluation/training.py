@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,11 +15,11 @@ import numpy.typing as npt
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
 from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
-from agentic_retriever.evaluation.material import Asked, embed_questions
+from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
 from agentic_retriever.evaluation.measures import MEASURES, Row
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.derived import SILENT, Watcher
-from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure, Vector
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
     FUSION_FILE,
@@ -48,6 +49,7 @@ def today_utc() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file, for the questions; None embeds them
     limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
     seed: int = 0  # What is drawn by chance follows from it
     dry_run: bool = False  # Whether nothing is kept
@@ -138,7 +140,7 @@ def train_strategies(
     check_names(datasets)
     index = router.resources.stored(name, to_change=True)
     chosen = [dataset.limited(options.limit, options.seed) for dataset in datasets]
-    asked, problems = judged_queries(chosen, router, index, watcher=watcher)
+    asked, problems = judged_queries(chosen, router, index, place=options.vectors, watcher=watcher)
     label, install = " + ".join(dataset.name for dataset in chosen), not options.dry_run
     if any(dataset.pseudo for dataset in chosen):
         fusion = FusionTraining(verdict=_LEFT_OUT + _PSEUDO_WHY)
@@ -190,6 +192,7 @@ def judged_queries(
     router: AgenticRouter,
     index: StoredIndex,
     *,
+    place: Path | None = None,
     watcher: Watcher = SILENT,
 ) -> tuple[Asked, ProblemReport]:
     """Gather the questions whose judgments are about documents of an index."""
@@ -199,8 +202,13 @@ def judged_queries(
     vectors: dict[str, Vector] = {}
     for dataset in datasets:
         held, problems = dataset.about(index)
-        reports.append(problems)
-        asked = embed_questions(held, model, about=dataset.name, timer=time.perf_counter, watcher=watcher)
+        known = given_vectors(replace(dataset, documents=()), place, model.base)
+        if known.origin and not any(query.query_id in known.queries for query in dataset.queries):
+            raise EvaluationError(f"{known.origin} has a vector of no question of {dataset.path}; check the ids in it")
+        reports += [problems, known.problems]
+        asked = with_vectors(
+            held, known, model.embed_query, about=dataset.name, timer=time.perf_counter, watcher=watcher
+        )
         for query in asked.queries:
             query_id = f"{dataset.name}/{query.query_id}"
             judged.append(replace(query, query_id=query_id))

@@ -8,7 +8,6 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import PackedVectors, query_hash, text_hash
 from agentic_retriever.evaluation import benchmark
 from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.evaluation.routing import check_queries, evaluate_stage_one
@@ -57,11 +56,16 @@ def write_beir(folder: Path, documents, queries, *, extra_queries=(), extra_judg
     return folder
 
 
-def write_vectors(path: Path, documents, queries, model="FakeEmbedding:fake-embedding") -> Path:
-    """Pack the vectors of documents and questions."""
+def write_vectors(path: Path, documents, queries, **changes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = {text_hash(text): embed(text) for text in documents.values()}
-    PackedVectors.write(path, model, known | {query_hash(text): embed(text) for text, _ in queries.values()})
+    arrays = {
+        "doc_ids": np.array(list(documents)),
+        "doc_vectors": np.stack([embed(text) for text in documents.values()]).astype(np.float16),
+        "query_ids": np.array(list(queries)),
+        "query_vectors": np.stack([embed(text) for text, _ in queries.values()]).astype(np.float16),
+        **changes,
+    }
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
 
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from collection_vectors import read_vectors
 from evaluation_material import ByText, run_all
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.material import load_vectors
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex
@@ -33,20 +33,8 @@ LANGUAGES = {"xquad-es": "es", "xquad-th": "th"}
 
 
 def collection(shared_data, name):
-    """A data set, and the vectors of its documents and questions by their ids."""
     dataset = load_dataset(shared_data / "collections" / name)
-    documents, queries = read_vectors(shared_data, name)
-    return dataset, SimpleNamespace(documents=documents, queries=queries)
-
-
-class GivenVectors:
-    """Known vectors by the hash of their text."""
-
-    def __init__(self, model, vectors):
-        self.model, self.vectors = model, vectors
-
-    def get_many(self, model, hashes):
-        return {key: self.vectors[key] for key in hashes if key in self.vectors} if model == self.model else {}
+    return dataset, load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz", dataset)
 
 
 def words_of(dataset):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, write_beir, write_lines, write_vectors
+from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, write_beir, write_lines, write_vectors
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation import benchmark, datasets
+from agentic_retriever.evaluation import benchmark, datasets, material
 from agentic_retriever.evaluation.harness import average_precision
 from agentic_retriever.evaluation.measures import answer_f1, answer_tokens, exact_match
 from agentic_retriever.schema import Complexity, Strategy
@@ -214,6 +214,8 @@ def test_questions_made_of_the_documents_are_marked_everywhere(tmp_path):
     assert "pseudo-queries" in result._repr_html_()
     assert all(record["pseudo"] for record in result.records())
     assert "pseudo-queries" in result.to_html()
+    with pytest.raises(EvaluationError, match="given vectors are not theirs"):
+        bench(tmp_path, tmp_path / "alone", vectors=tmp_path)
 
 
 def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, router):
@@ -232,26 +234,39 @@ def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, rout
     assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
 
 
-def test_given_vectors_spare_the_model(tmp_path, boats, vectors):
-    model = FakeEmbedding(dimension=DIMENSION)
-    result = bench(tmp_path, boats, embedding=model, strategies=["vector"], vectors=vectors)
-    # One text for its dimension, and the description for the profile.
-    assert sorted(set(model.calls)) == ["boats and the harbour", "dimension"]
+def test_vectors_that_miss_ids_are_counted_and_computed(tmp_path):
+    folder = write_beir(
+        tmp_path / "boats", BOATS, BOAT_QUERIES,
+        extra_queries=[{"_id": "q9", "text": "nobody judged this"}, {"_id": "q1", "text": "again"}],
+        extra_judgments=["q1\tnothing\t1", "q7\tb1\t1"],
+    )  # fmt: skip
+    partly = {i: text for i, text in BOATS.items() if i != "b1"} | {"b77": "gone"}
+    asked = {"q2": BOAT_QUERIES["q2"]}
+    vectors = write_vectors(tmp_path / "boats.npz", partly, asked)
+    result = bench(tmp_path, folder, strategies=["vector", "hybrid"], vectors=vectors)
+    counts = result.to_dict()["datasets"]["boats"]["problems"]["counts"]
+    assert counts == {
+        "computed_document_vector": 1, "computed_query_vector": 1, "duplicate_id": 1, "unjudged_query": 1,
+        "unknown_document": 1, "unknown_query": 1, "unused_vector": 1,
+    }  # fmt: skip
+    assert len(result.results["boats"].rows["vector"].quality) == 2
     assert result.results["boats"].rows["vector"].mean() == 1.0
 
 
-def test_vectors_of_another_model_and_what_holds_none_end_the_run(tmp_path, boats):
-    other = write_vectors(tmp_path / "other.npz", BOATS, BOAT_QUERIES, model="another")
-    (tmp_path / "text.npz").write_text("no zip")
-    np.savez(tmp_path / "arrays.npz", doc_ids=np.zeros(3))
-    (tmp_path / "empty").mkdir()
-    for place, told in ((other, "come from another, not from the embedding model FakeEmbedding"),
-                        (tmp_path / "text.npz", r"text\.npz holds no packed vectors"),
-                        (tmp_path / "arrays.npz", r"arrays\.npz holds no packed vectors"),
-                        (tmp_path / "empty", r"empty holds no \.npz"),
-                        (tmp_path / "gone.npz", "does not exist")):  # fmt: skip
-        with pytest.raises(EvaluationError, match=told):
-            bench(tmp_path, boats, strategies=["vector"], vectors=place)
+def test_given_vectors_spare_the_model(tmp_path, boats, vectors):
+    model = FakeEmbedding(dimension=DIMENSION)
+    bench(tmp_path, boats, embedding=model, strategies=["vector"], vectors=vectors)
+    # One question to see that the vectors are the model's, one text for its dimension, the description for the profile.
+    assert sorted(set(model.calls)) == ["boats and the harbour", "dimension", "when does the ferry leave the harbour"]
+
+
+@pytest.mark.parametrize("size", [DIMENSION, 8])
+def test_vectors_of_another_model_end_the_run(tmp_path, boats, size):
+    other = np.random.default_rng(0).normal(size=(len(BOATS), size))
+    queries = np.random.default_rng(1).normal(size=(2, size))
+    path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, doc_vectors=other, query_vectors=queries)
+    with pytest.raises(EvaluationError, match="do not come from the embedding model"):
+        bench(tmp_path, boats, strategies=["vector", "hybrid"], vectors=path)
 
 
 def test_answers_are_compared_word_by_word():
@@ -265,3 +280,53 @@ def test_answers_are_compared_word_by_word():
     assert answer_tokens("ab ไร่") == ["ab", "ไ", "ร", "่"]  # scripts without spaces by characters
     for verdicts, value in (([], 0), ([False], 0), ([True, False, True], (1 + 2 / 3) / 2)):
         assert average_precision(verdicts) == pytest.approx(value)
+
+
+# Vectors.
+
+
+def test_vectors_by_id_at_unit_length(boats, vectors):
+    known = material.load_vectors(material.vectors_file(vectors, "boats"), datasets.load_dataset(boats))
+    assert set(known.documents) == set(BOATS)
+    assert set(known.queries) == set(BOAT_QUERIES)
+    assert {len(vector) for vector in known.queries.values()} == {DIMENSION}
+    assert known.problems.total == 0
+    for text, vector in zip(BOATS.values(), known.documents.values(), strict=True):
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
+        assert float(vector @ embed(text)) == pytest.approx(1, abs=1e-3)
+
+
+def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
+    ids = ["b1", "b1", "b2", "b3", "b4"]
+    rows = np.stack([embed(BOATS[i]) for i in ids])
+    rows[2], rows[3] = 0, np.nan
+    path = write_vectors(
+        tmp_path / "v.npz", BOATS, BOAT_QUERIES, doc_ids=np.array(ids), doc_vectors=rows,
+        query_ids=np.array(["q1", "other"]),
+    )  # fmt: skip
+    known = material.load_vectors(path, datasets.load_dataset(boats))
+    assert set(known.documents) == {"b1", "b4"}
+    assert dict(known.problems.counts) == {
+        "computed_document_vector": 3, "computed_query_vector": 1, "duplicate_vector": 1, "unusable_vector": 2,
+    }  # fmt: skip
+
+
+def test_unusable_files_are_named(boats, tmp_path):
+    dataset = datasets.load_dataset(boats)
+    for changes, told in (
+        ({"query_ids": None}, "lacks the arrays query_ids"),
+        ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
+        ({"query_vectors": np.zeros((2, 7))}, "documents have 32 dimensions, questions 7"),
+        ({"doc_vectors": np.array([["a"] * 3] * 5)}, "must hold numbers"),
+        ({"doc_ids": np.array([object()] * 5)}, "without pickled objects"),
+    ):
+        path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
+        with pytest.raises(EvaluationError, match=rf"v\.npz.*{told}|{told}.*v\.npz"):
+            material.load_vectors(path, dataset)
+    (tmp_path / "text.npz").write_text("no zip")
+    for path, told in ((tmp_path / "gone.npz", "is missing"), (tmp_path / "text.npz", "cannot be read")):
+        with pytest.raises(EvaluationError, match=told):
+            material.load_vectors(path, dataset)
+    with pytest.raises(EvaluationError, match="does not exist"):
+        material.vectors_file(tmp_path / "nowhere", "boats")
+    assert material.vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"

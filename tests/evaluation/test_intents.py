@@ -208,6 +208,8 @@ def test_bad_input(tmp_path):
     asked = write_lines(tmp_path / "asked.jsonl", [{"query": "Where?", "index": "fields"}])
     with pytest.raises(EvaluationError, match="holds no documents to make questions of; name a folder"):
         intents.intent_dataset(datasets.load_dataset(asked))
+    with pytest.raises(EvaluationError, match="given vectors are not theirs"):
+        bench(tmp_path, asked, intents=True, vectors=tmp_path)
 
 
 def test_spans_are_ranked_by_the_first_node_that_finds_them():

@@ -15,6 +15,7 @@ from evaluation_material import (
     without_times,
     write_beir,
     write_lines,
+    write_vectors,
 )
 
 from agentic_retriever.config import RouterConfig
@@ -217,6 +218,7 @@ def test_two_folders_with_vectors(router, boats, bread, vectors):
     assert without_times(again) == without_times(result)
     made = bench_routing(router, boats, bread).to_dict()  # the router embeds, and finds the same
     assert made["stage_one"]["profile"]["confusion"] == result["stage_one"]["profile"]["confusion"]
+    assert made["datasets"][0]["vectors"] == "computed"
 
 
 def test_without_descriptions_what_goes_by_them_is_left_out(router, boats, bread):
@@ -224,6 +226,13 @@ def test_without_descriptions_what_goes_by_them_is_left_out(router, boats, bread
     result = bench_routing(router, boats, bread).to_dict()
     assert set(result["left_out"]) >= {"embedding", "llamaindex_embedding_selector"}
     assert "profile" in result["stage_one"]
+
+
+def test_questions_without_a_vector_are_counted_and_embedded(router, boats, bread, vectors):
+    write_vectors(vectors / "boats.npz", BOATS, BOAT_QUERIES, query_ids=np.array(["q1", "x"]))
+    result = bench_routing(router, boats, bread, vectors=vectors)
+    assert result.problems.counts == {"computed_query_vector": 1}
+    assert result.stage_one["profile"].outcomes.total == 4
 
 
 def test_questions_file_is_asked_of_all_indexes_that_are_there(router, boats, bread, tmp_path):

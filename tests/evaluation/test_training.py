@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from evaluation_material import ByText, run_all, write_beir, write_lines
+from evaluation_material import DIMENSION, ByText, run_all, write_beir, write_lines, write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,6 +123,22 @@ def test_questions_file(indexed, tmp_path):
     asked, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
     assert [q.query_id for q in asked.queries] == [f"asked/{i}" for i in QUERIES]
     assert problems.counts == {"unjudged_query": 1}
+
+
+def test_given_vectors_must_be_of_the_index(indexed, folder, tmp_path):
+    given = write_vectors(tmp_path / "v" / "things.npz", DOCUMENTS, QUERIES)
+    dataset = load_dataset(folder)
+    asked, _ = judged_queries([dataset], indexed, indexed.index("mine"), place=given)
+    embedded, _ = judged_queries([dataset], indexed, indexed.index("mine"))
+    for query_id, vector in embedded.vectors.items():
+        assert float(asked.vectors[query_id] @ vector) > 0.999
+    wrong = np.random.default_rng(0).standard_normal((len(QUERIES), DIMENSION))
+    write_vectors(given, DOCUMENTS, QUERIES, query_vectors=wrong)
+    with pytest.raises(EvaluationError, match="do not come from"):
+        judged_queries([dataset], indexed, indexed.index("mine"), place=tmp_path / "v")
+    write_vectors(given, DOCUMENTS, QUERIES, query_ids=np.array([f"x{at}" for at in range(len(QUERIES))]))
+    with pytest.raises(EvaluationError, match="vector of no question"):
+        judged_queries([dataset], indexed, indexed.index("mine"), place=given)
 
 
 def test_a_failing_question_counts_as_found_nothing(indexed, folder, tmp_path, monkeypatch):
