@@ -1,19 +1,24 @@
 import getpass
 import itertools
 import os
+import shutil
+import tempfile
 import threading
 from functools import partial
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from model_servers import ModelServer
 from small_indexes import ANIMALS, PLANETS, documents
+from store_tools import copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import LocalEmbedding
+from agentic_retriever.embeddings import LocalEmbedding, PackedVectors
 from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.llm.client import RetryPolicy
+from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.threads import Breaker
 
@@ -22,7 +27,17 @@ _numbers = itertools.count()
 # What is measured in time belongs to the benchmarks; a busy machine must fail no test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+_MEMORY, _LEAST_FREE = Path("/dev/shm"), 2 << 30
 _CLOCKS = {"within", "took", "perf_counter", "monotonic", "thread_time", "process_time", "takes_linear_time"}
+
+
+def pytest_configure(config):
+    """Temporary files go to memory where there is room: for every index the engine sets 300 MB of zeros aside."""
+    if config.option.basetemp or not os.access(_MEMORY, os.W_OK) or shutil.disk_usage(_MEMORY).free < _LEAST_FREE:
+        return
+    folder = tempfile.mkdtemp(prefix="agentic-retriever-tests-", dir=_MEMORY)
+    config.option.basetemp = Path(folder) / "tests"
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items):
@@ -81,15 +96,47 @@ def shared_data():
 
 
 @pytest.fixture(scope="session")
-def small_store(tmp_path_factory):
-    """A data directory with the indexes ``animals`` and ``planets``, made once."""
-    folder = tmp_path_factory.mktemp("store") / "data"
-    with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=FakeEmbedding(dimension=64)) as made:
-        made.add_index("animals", documents(ANIMALS), description="Animals and how they live")
-        made.add_index("planets", documents(PLANETS), description="Planets and their moons")
-        made.build_views("animals")
-        made.build_views("planets")
-    return folder
+def make_once(tmp_path_factory):
+    """Makes a data directory once for all processes that run tests; who changes it takes a copy."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def make(name, fill, **parts):
+        folder = shared / name
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                config = RouterConfig(data_dir=shared / f"{name}-partial", query_log="none")
+                with AgenticRouter(config, **parts) as router:
+                    fill(router)
+                    for index in router.index_names():
+                        router.build_views(index)
+                config.data_dir.rename(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_store(make_once, tmp_path_factory):
+    """A data directory with the indexes ``animals`` and ``planets``."""
+
+    def fill(router):
+        router.add_index("animals", documents(ANIMALS), description="Animals and how they live")
+        router.add_index("planets", documents(PLANETS), description="Planets and their moons")
+
+    made = make_once("small", fill, embedding=FakeEmbedding(dimension=64))
+    return copied_store(made, tmp_path_factory.mktemp("store") / "data")  # one process at a time opens an index
+
+
+@pytest.fixture(scope="session")
+def sample_store(make_once, local_embedding):
+    """A data directory with the sample, from the vectors that ship with it."""
+
+    def fill(router):
+        reports = [router.add_index(s.name, s.folder, description=s.description) for s in SAMPLE_INDEXES]
+        assert [report.embedded for report in reports] == [0, 0, 0], "run scripts/pack_sample_vectors.py"
+
+    return make_once("sample", fill, embedding=local_embedding, packed=[PackedVectors(VECTORS)])
 
 
 @pytest.fixture

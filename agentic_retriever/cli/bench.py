@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentic_retriever.cli.terminal import Console, load_config, opened_router, reported, shown_steps
-from agentic_retriever.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
-    from agentic_retriever.evaluation import Dataset, RoutingBenchmark, RoutingOptions, Section
+    from agentic_retriever.evaluation import Section
     from agentic_retriever.router import AgenticRouter
-    from agentic_retriever.schema import Complexity
 
 Datasets = Annotated[
     list[str],
@@ -105,51 +103,19 @@ def bench_routing(
     datasets: Datasets,
     vectors: Vectors = None,
     json_file: JsonFile = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw reliability diagrams into this .svg or .png.")
-    ] = None,
-    descriptions: Annotated[
-        Path | None, typer.Option("--descriptions", help="JSON object from the names of data sets to descriptions.")
-    ] = None,
-    index: Annotated[
-        list[str] | None, typer.Option("--index", help="Offer this index of the data directory too; may be repeated.")
-    ] = None,
-    complexity: Annotated[
-        list[str] | None,
-        typer.Option("--complexity", help="DATASET=simple or DATASET=complex, for questions that do not say."),
-    ] = None,
-    documents: Annotated[
-        int, typer.Option("--documents", min=1, help="Most documents of a data set to embed without --vectors.")
-    ] = 256,
     limit: Limit = None,
     seed: Seed = 0,
 ) -> None:
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
-    from agentic_retriever.catalog.address import Address
-    from agentic_retriever.evaluation import RoutingOptions, load_dataset
-    from agentic_retriever.evaluation.material import read_descriptions, sample_indexes_of
-    from agentic_retriever.evaluation.results import check_plot, draw_reliability
-    from agentic_retriever.indices import IndexStorage
+    from agentic_retriever.evaluation import bench_routing as measure
 
-    if plot is not None:
-        check_plot(plot)
-    options = RoutingOptions(
-        vectors=vectors,
-        descriptions={} if descriptions is None else read_descriptions(descriptions),
-        also=tuple(index or ()),
-        most_documents=documents,
-        limit=limit,
-        seed=seed,
-        complexity=_complexities(complexity or ()),
-    )
-    console, given, config = Console(), [load_dataset(name) for name in datasets], load_config(ctx.obj)
-    # The embedding model of the sample's vectors where the sample is measured, as the demonstration does.
-    if sample_indexes_of(given, IndexStorage(config.data_dir, address=Address.from_config(config)).names()):
-        config = config.with_changes(embedding_model="local")
-    result = _routing_measured(console, config, given, options, json_file)
-    if plot is not None:
-        measured = {name: one.reliability for name, one in result.stage_one.items() if one.reliability is not None}
-        draw_reliability(measured, plot)
+    console, config = Console(), load_config(ctx.obj)
+    with _folder(None, json_file) as folder, ExitStack() as stack:
+        with shown_steps(console) as steps:
+            router = _opened(config, datasets, stack)
+            result = measure(router, *datasets, vectors=vectors, limit=limit, seed=seed, folder=folder, watcher=steps)
+        if json_file is not None:
+            _write_json(json_file, result.to_dict())
     _show(console, result.tables(), warnings=result.warnings, remarks=result.remarks)
 
 
@@ -198,37 +164,6 @@ def _folder(keep: Path | None, beside: Path | None) -> Iterator[Path | None]:
     folder = beside.with_name(f".{beside.name}.partial")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _routing_measured(
-    console: Console, config: RouterConfig, datasets: Sequence[Dataset], options: RoutingOptions, json_file: Path | None
-) -> RoutingBenchmark:
-    from agentic_retriever.evaluation import bench_routing, prepare
-    from agentic_retriever.evaluation.peers import Journal
-    from agentic_retriever.evaluation.routing import material_key
-
-    kept = None if json_file is None else json_file.with_name(f".{json_file.name}.partial")
-    with opened_router(config) as router, shown_steps(console) as steps:
-        material = prepare(datasets, router, options, watcher=steps)
-        with Journal(kept, material_key(material, config.to_dict())) as journal:
-            result = bench_routing(material, router, journal=journal, watcher=steps)
-            if json_file is not None:
-                _write_json(json_file, result.to_dict())
-            journal.remove()
-    return result
-
-
-def _complexities(given: Sequence[str]) -> dict[str, Complexity]:
-    from agentic_retriever.schema import Complexity
-
-    allowed = {member.value: member for member in Complexity}
-    found = {}
-    for item in given:
-        name, _, value = item.rpartition("=")
-        if not name or value not in allowed:
-            raise ConfigError(f"--complexity must be DATASET=simple or DATASET=complex, got {item[:80]!r}")
-        found[name] = allowed[value]
-    return found
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -1,11 +1,10 @@
 """Measuring on labelled questions: how well the router routes, and which strategy suits an index."""
 
 from agentic_retriever.evaluation.datasets import Dataset, load_dataset
-from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.material import RoutingOptions, prepare
+from agentic_retriever.evaluation.harness import bench_routing, benchmark
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.results import Benchmark, BenchOptions
-from agentic_retriever.evaluation.routing import RoutingBenchmark, bench_routing
+from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
 from agentic_retriever.show import Section
 
@@ -14,7 +13,6 @@ __all__ = [
     "Benchmark",
     "Dataset",
     "RoutingBenchmark",
-    "RoutingOptions",
     "Section",
     "TrainingOptions",
     "TrainingResult",
@@ -22,6 +20,5 @@ __all__ = [
     "benchmark",
     "load_dataset",
     "ndcg_by_query",
-    "prepare",
     "train_strategies",
 ]

@@ -37,8 +37,6 @@ from agentic_retriever.ingestion.readers import json_lines, json_record
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import DATA, SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Record, Strategy
-from agentic_retriever.text import Tokenizer, detect_language, split_sentences
-from agentic_retriever.text.sentences import central_sentences
 
 SAMPLE: Final = "sample"
 CORPUS, QUERIES, QRELS, ABOUT = "corpus.jsonl", "queries.jsonl", "qrels", "dataset.json"
@@ -76,8 +74,6 @@ class ProblemKind(str, Enum):
     UNLABELLED_QUERY = "unlabelled_query", "the query is not asked of stage one"
     DUPLICATE_VECTOR = "duplicate_vector", "the first one is kept"
     UNUSABLE_VECTOR = "unusable_vector", "counts as missing"
-    MISSING_DOCUMENT_VECTOR = "missing_document_vector", "the document counts by its words only"
-    MISSING_QUERY_VECTOR = "missing_query_vector", "the query is not asked"
     COMPUTED_DOCUMENT_VECTOR = "computed_document_vector", "the document was embedded"
     COMPUTED_QUERY_VECTOR = "computed_query_vector", "the query was embedded"
     UNUSED_VECTOR = "unused_vector", "it is not used"
@@ -265,14 +261,6 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
     )
 
 
-def resolve_source(source: object, live: AgenticRouter | None = None, *, seed: int = 0) -> Dataset:
-    """Return the data set that somebody means; one without questions gets pseudo-queries."""
-    found = find_source(source, live)
-    if found.queries:
-        return found
-    return pseudo_dataset(found.name, found.path, found.documents, seed=seed, problems=found.problems)
-
-
 def find_source(source: object, live: AgenticRouter | None = None) -> Dataset:
     """Return the data set that somebody means; documents alone are one without questions."""
     if isinstance(source, Dataset):
@@ -290,7 +278,7 @@ def find_source(source: object, live: AgenticRouter | None = None) -> Dataset:
     if (path / QUERIES).exists() and not any((path / QRELS).glob("*.tsv")):
         raise EvaluationError(
             f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
-            f"documents alone, without {QUERIES}, or an index of them: pseudo-queries are made of it"
+            f"documents alone, without {QUERIES}, or an index of them: questions are made of it"
         )
     if live is not None and not path.exists() and str(source) in live.index_names():
         index = live.index(str(source))
@@ -629,75 +617,3 @@ def _text_id(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
     return str(value).strip() or None
-
-
-# Questions made of a corpus itself, for want of real ones: titles, and sentences left out of their own document.
-#
-# They are no real questions: made of the very words of a document, they flatter search by words. Whatever is measured
-# with them is marked as pseudo.
-
-MOST_PSEUDO: Final = 200  # questions that are made of one corpus
-PSEUDO_NOTE: Final = (
-    "the questions of {name} are pseudo-queries: {made} titles and sentences of its own documents, each left out of "
-    "the document that it was taken from; they flatter search by words, so trust the order of strategies only with care"
-)
-_SHORTEST, _LONGEST = 24, 240  # characters of a question
-_LEAST_SENTENCES: Final = 3
-_EXAMINED: Final = 20_000
-
-
-def pseudo_dataset(
-    name: str, path: Path, documents: Sequence[SourceDocument], *, seed: int = 0, problems: ProblemReport | None = None
-) -> Dataset:
-    """Make a data set of a corpus without questions.
-
-    Documents drawn by the seed give one question each, in turn their title and their most central sentence (G. Erkan
-    and D. Radev, "LexRank", JAIR 22, 2004), whichever they have. What became a question is removed from its document.
-    """
-    if not documents:
-        raise EvaluationError(f"{path} holds neither questions nor documents that can be indexed")
-    order = sorted(range(len(documents)), key=lambda at: documents[at].doc_id)
-    random.Random(seed).shuffle(order)  # noqa: S311 - a sample, no secret
-    changed = list(documents)
-    queries: list[LabelledQuery] = []
-    for at in order:
-        if len(queries) >= MOST_PSEUDO:
-            break
-        ways = (_title, _sentence) if len(queries) % 2 == 0 else (_sentence, _title)
-        taken = ways[0](documents[at]) or ways[1](documents[at])
-        if taken is not None:
-            text, changed[at] = taken
-            doc_id = documents[at].doc_id
-            queries.append(
-                LabelledQuery(query_id=f"pseudo-{doc_id}", text=text, index=name, relevance={doc_id: 1}, pseudo=True)
-            )
-    if not queries:
-        raise EvaluationError(
-            f"{path} has no questions, and none of its {len(documents):,} documents has a title or "
-            f"{_LEAST_SENTENCES} sentences to make one of; give queries.jsonl and qrels/*.tsv"
-        )
-    asked = tuple(sorted(queries, key=lambda query: query.query_id))
-    return Dataset(
-        name=name, path=path, kind=DatasetKind.BEIR, documents=tuple(changed), queries=asked,
-        problems=problems or ProblemReport(), notes=(PSEUDO_NOTE.format(name=name, made=len(asked)),),
-    )  # fmt: skip
-
-
-def _title(document: SourceDocument) -> tuple[str, SourceDocument] | None:
-    """Take the title out of a document; return it and what is left."""
-    title = document.title.strip()
-    if not _SHORTEST <= len(title) <= _LONGEST or not document.text.replace(title, "").strip():
-        return None
-    metadata = {key: value for key, value in document.metadata.items() if value != document.title}
-    return title, replace(document, title="", text=document.text.replace(title, ""), metadata=metadata)
-
-
-def _sentence(document: SourceDocument) -> tuple[str, SourceDocument] | None:
-    text = document.text[:_EXAMINED]
-    if len(split_sentences(text)) < _LEAST_SENTENCES:
-        return None
-    chosen = central_sentences([text], tokenizer=Tokenizer(detect_language(text)), room=1)
-    sentence = chosen[0] if chosen else ""
-    if not _SHORTEST <= len(sentence) <= _LONGEST:
-        return None
-    return " ".join(sentence.split()), replace(document, text=document.text.replace(sentence, ""))

@@ -1,4 +1,7 @@
-"""Running a benchmark: every strategy over every data set, the router's own choice, the oracle and the peers."""
+"""Running a benchmark: every strategy over every data set, the router's own choice, the oracle and the peers.
+
+``bench_routing`` asks for the choices alone.
+"""
 
 import importlib
 import json
@@ -8,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -31,17 +34,16 @@ from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown
 from agentic_retriever.evaluation import datasets, material, measures, peers, results
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.intents import intent_dataset
-from agentic_retriever.evaluation.material import SAMPLES, Vector
+from agentic_retriever.evaluation.material import RoutingMaterial
 from agentic_retriever.evaluation.measures import AUTO, ORACLE
 from agentic_retriever.evaluation.peers import Journal, Run, peer_contestants, router_contestant
 from agentic_retriever.evaluation.results import Benchmark, BenchOptions, TargetResult
-from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
-from agentic_retriever.indices import IndexProfile
+from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, material_key, measure_routing
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.sample import VECTORS
+from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.schema import Answer, ConfidenceLevel, Strategy, View
 from agentic_retriever.threads import usable_cores
 
@@ -49,6 +51,7 @@ _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
 _UNSERVED_WHY: Final = "the attached index cannot serve it"
 _LATER: Final = "it asks a model; agentic-retriever bench-routing measures it"
+_SETTINGS: Final = tuple(field.name for field in fields(BenchOptions))
 _NO_MODEL: Final = {"llm": "none", "llm_cloud": "none", "llm_small": "none"}
 
 
@@ -114,7 +117,67 @@ def benchmark(
         UnknownIndexError: If questions are about an index that does not exist.
         ConfigError: If a library of the extra ``bench`` is missing.
     """
+    measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     chosen = _options(options, settings)
+    with _prepared(router, sources, chosen, folder, (embedding, llm), timer, watcher) as (bench, given):
+        return _run(bench, given)
+
+
+def bench_routing(
+    router: AgenticRouter | RouterConfig,
+    *sources: object,
+    folder: Path | None = None,
+    embedding: BaseEmbedding | None = None,
+    llm: LLM | None = None,
+    timer: Callable[[], float] = time.perf_counter,
+    watcher: Watcher = SILENT,
+    **settings: Any,  # noqa: ANN401 - as below
+) -> RoutingBenchmark:
+    """Measure how well questions are routed: to an index, to a strategy, and as simple or complex.
+
+    Every data set with documents is an index to choose from; with a questions file the indexes of the router are, or
+    those of the sample. Other people's ways to choose an index are asked, too.
+
+    Args:
+        router: A router whose indexes questions files may be about, or settings alone.
+        *sources: Data sets, as ``benchmark`` takes them.
+        folder: Where the indexes and what was done are kept; ``None`` keeps nothing.
+        embedding: The embedding model; ``None`` takes the router's.
+        llm: The language model; ``None`` takes that of the settings.
+        timer: Returns seconds.
+        watcher: Hears how far it is.
+        **settings: ``vectors``, ``limit``, ``seed`` and ``intents`` of ``BenchOptions``.
+
+    Returns:
+        What was measured; it draws itself in Jupyter and becomes JSON.
+
+    Raises:
+        EvaluationError: If a data set cannot be used, or no question can be asked.
+        UnknownIndexError: If questions are about an index that does not exist.
+    """
+    chosen = _options(None, settings, ("vectors", "limit", "seed", "intents"))
+    with _prepared(router, sources, chosen, folder, (embedding, llm), timer, watcher) as (bench, given):
+        gathered = RoutingMaterial(seed=chosen.seed)
+        for dataset in given:
+            _gather(bench, dataset, gathered)
+        if len(set(gathered.widths.values())) > 1:
+            found = ", ".join(f"{name} {width}" for name, width in gathered.widths.items())
+            raise EvaluationError(f"vectors of different dimensions cannot be compared: {found}; take one model")
+        return _routing_measured(bench, gathered, bench.config, bench.llm)
+
+
+@contextmanager
+def _prepared(
+    router: AgenticRouter | RouterConfig,
+    sources: Sequence[object],
+    options: BenchOptions,
+    folder: Path | None,
+    models: tuple[BaseEmbedding | None, LLM | None],
+    timer: Callable[[], float],
+    watcher: Watcher,
+) -> Iterator[tuple[_Bench, list[Dataset]]]:
+    """Find the data sets, and open what they are about."""
+    embedding, llm = models
 
     @cache
     def model() -> BaseEmbedding:
@@ -122,39 +185,47 @@ def benchmark(
             return embedding
         return router.resources.embedding().base if isinstance(router, AgenticRouter) else resolve_embedding(router)
 
-    measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     with ExitStack() as stack:
         live = router if isinstance(router, AgenticRouter) else None
-        given = [_given(source, live, chosen) for source in sources]
+        given = [_given(source, live, options) for source in sources]
         datasets.check_names(given)
         if not given:
             raise EvaluationError("name a data set: a BEIR folder, a questions file, or the word sample")
         config = router.config if isinstance(router, AgenticRouter) else router
         if live is None and not all(dataset.documents for dataset in given):
-            live = stack.enter_context(AgenticRouter(config, llm=llm))
-        bench = _Bench(
-            config=config,
-            options=chosen,
-            folder=Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder,
-            embedding=model,
-            watcher=watcher,
-            live=live,
-            llm=llm,
-            timer=timer,
+            live = stack.enter_context(AgenticRouter(config, embedding=embedding, llm=llm))
+        yield (
+            _Bench(
+                config=config,
+                options=options,
+                folder=Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder,
+                embedding=model,
+                watcher=watcher,
+                live=live,
+                llm=llm,
+                timer=timer,
+            ),
+            given,
         )
-        return _run(bench, given)
 
 
 def _given(source: object, live: AgenticRouter | None, options: BenchOptions) -> Dataset:
-    if options.intents:
-        return intent_dataset(datasets.find_source(source, live), seed=options.seed)
-    return datasets.resolve_source(source, live, seed=options.seed)
+    """Return the data set that somebody means; where it has no questions, they are made of its documents."""
+    found = datasets.find_source(source, live)
+    if found.queries and not options.intents:
+        return found
+    if options.vectors is not None:
+        raise EvaluationError(
+            "questions are made of documents that are changed for it, so given vectors are not theirs; leave one out"
+        )
+    return intent_dataset(found, seed=options.seed)
 
 
-def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> BenchOptions:
+def _options(
+    options: BenchOptions | None, settings: Mapping[str, Any], known: Collection[str] = _SETTINGS
+) -> BenchOptions:
     if options is not None and settings:
         raise EvaluationError(f"give options, or {', '.join(settings)} by name; not both")
-    known = [field.name for field in fields(BenchOptions)]
     for name in settings:
         if name not in known:
             raise EvaluationError(unknown_name("setting of a benchmark", name, known))
@@ -164,7 +235,7 @@ def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> Bench
 def _run(bench: _Bench, given: Sequence[Dataset]) -> Benchmark:
     measured: dict[str, TargetResult] = {}
     journals: list[Journal] = []
-    seen: list[tuple[_Target, IndexProfile, Vector | None]] = []
+    gathered = RoutingMaterial(seed=bench.options.seed)
     for dataset in given:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
@@ -172,12 +243,9 @@ def _run(bench: _Bench, given: Sequence[Dataset]) -> Benchmark:
                     run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
                     measured[target.name] = _measured(bench, target, run)
                 journals.append(journal)
-                profile, passage = target.router.index(target.index).profile(), None
-                if profile.description:
-                    embedded = target.router.resources.embedding().embed_sentences([profile.description])
-                    passage = embedded.astype(np.float32)[0]
-                seen.append((target, profile, passage))
-    stage_one = _stage_one(bench, seen)
+                gathered.add_index(target.router, target.index, owned=target.owned)
+                gathered.add_queries(target.name, target.asked, index=target.index)
+    stage_one = _stage_one(bench, gathered)
     for journal in journals:
         journal.remove()
     return Benchmark(
@@ -280,25 +348,32 @@ def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
         with _own_index(bench, dataset) as target:
             yield [target]
         return
+    with _asked_router(bench, dataset) as (router, owned):
+        yield [_existing_index(bench, dataset, router, name, owned=owned) for name in _named(dataset, router)]
+
+
+@contextmanager
+def _asked_router(bench: _Bench, dataset: Dataset) -> Iterator[tuple[AgenticRouter, bool]]:
+    """Give the router whose indexes questions are about, and whether it is ours: with the sample, or the user's own."""
     named = {query.index for query in dataset.queries if query.index is not None}
     held = set() if bench.live is None else set(bench.live.index_names())
-    if named and named <= set(SAMPLES) and not named <= held:
+    sample = [one for one in SAMPLE_INDEXES if one.name in named]
+    if named and len(sample) == len(named) and not named <= held:
         config = _quiet(bench.config, bench.folder / "sample").with_changes(embedding_model="local")
         with AgenticRouter(config, llm=bench.llm, packed=[PackedVectors(VECTORS)]) as router:
-            for name in sorted(named):
-                bench.watcher.begin(f"indexing {name}", 0)
-                router.add_index(name, SAMPLES[name].folder, description=SAMPLES[name].description, views=False)
-            yield [_existing_index(bench, dataset, router, name, owned=True) for name in _named(dataset, router)]
+            for one in sample:
+                bench.watcher.begin(f"indexing {one.name}", 0)
+                router.add_index(one.name, one.folder, description=one.description, views=False)
+            yield router, True
     elif bench.live is None:
         raise UnknownIndexError(unknown_name("index", ", ".join(sorted(named)) or "(none named)", []))
     else:
-        live = bench.live
-        yield [_existing_index(bench, dataset, live, name, owned=False) for name in _named(dataset, live)]
+        yield bench.live, False
 
 
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
-    base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if bench.options.intents else ''}")
+    base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if dataset.pseudo else ''}")
     known = material.given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
     asked = material.with_vectors(
@@ -366,14 +441,9 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
         raise EvaluationError(
             f"no question of {dataset.path} can be asked of index {name!r}: none names a document of it; "
             "the ids of documents must be those of the index (agentic-retriever index show NAME)"
-            + ("" if owned else f"; without judgments, bench {name} asks pseudo-queries made of the index")
+            + ("" if owned else f"; without judgments, bench {name} asks questions made of the index")
         )
-    limited = replace(dataset, queries=judged).limited(bench.options.limit, bench.options.seed)
-    model = router.resources.embedding()
-    known = material.given_vectors(dataset, bench.options.vectors, model.base)
-    asked = material.with_vectors(
-        limited.queries, known, model.embed_query, about=name, timer=bench.timer, watcher=bench.watcher
-    )
+    asked, _ = _with_vectors(bench, replace(dataset, queries=judged), router, name)
     several = len({query.index for query in dataset.queries if query.index is not None}) > 1
     return _Target(
         name=f"{dataset.name}/{name}" if several else dataset.name,
@@ -386,6 +456,18 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
         vectors_from="the index",
         problems=ProblemReport.merged([dataset.problems, problems]),
     )
+
+
+def _with_vectors(
+    bench: _Bench, dataset: Dataset, router: AgenticRouter, about: str
+) -> tuple[material.Asked, material.KnownVectors]:
+    """Take the questions that are asked with their vectors, given ones or those of the router's model."""
+    model, limited = router.resources.embedding(), dataset.limited(bench.options.limit, bench.options.seed)
+    known = material.given_vectors(limited, bench.options.vectors, model.base)
+    asked = material.with_vectors(
+        limited.queries, known, model.embed_query, about=about, timer=bench.timer, watcher=bench.watcher
+    )
+    return asked, known
 
 
 def _quiet(config: RouterConfig, folder: Path) -> RouterConfig:
@@ -407,39 +489,52 @@ class _Nodes(SilentProgress):
         self._watcher.advance(done)
 
 
-def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector | None]]) -> RoutingBenchmark | None:
-    """Measure every way to choose the index that asks no model; ``None`` with one index only."""
-    profiles = {profile.name: profile for _, profile, _ in seen}
-    widths = {profile.sample.shape[1] for profile in profiles.values() if len(profile.sample)}
-    if len(profiles) < 2 or len(widths) > 1:
-        return None
-    passages = {profile.name: passage for _, profile, passage in seen if passage is not None}
-    queries = [
-        material.RoutedQuery(
-            query_id=f"{target.name}/{query.query_id}", text=query.text, dataset=target.name, index=profile.name,
-            vector=target.asked.vectors.get(query.query_id),
+# Choices alone: of the index, of the strategy, and of simple or complex.
+
+
+def _gather(bench: _Bench, dataset: Dataset, gathered: RoutingMaterial) -> None:
+    """Open or make the indexes of a data set, and take what they are to be chosen by and its questions."""
+    if dataset.kind is datasets.DatasetKind.BEIR:
+        with _own_index(bench, dataset) as target:
+            gathered.add_index(target.router, target.index, owned=True)
+            gathered.add_queries(dataset.name, target.asked, index=target.index)
+            origin, problems = target.vectors_from, target.problems
+    else:
+        with _asked_router(bench, dataset) as (router, owned):
+            _named(dataset, router)  # or an index is unknown
+            for name in router.index_names():
+                gathered.add_index(router, name, owned=owned)
+            asked, known = _with_vectors(bench, dataset, router, dataset.name)
+            gathered.add_queries(dataset.name, asked)
+            origin, problems = known.origin or "computed", ProblemReport.merged([dataset.problems, known.problems])
+    gathered.datasets.append({**dataset.facts(), "vectors": origin})
+    gathered.problems.append(problems)
+    if dataset.pseudo:
+        gathered.notes.append(
+            f"the questions of {dataset.name} were made of its documents; their own words tell the index"
         )
-        for target, profile, _ in seen
-        for query in target.asked.queries
-    ]  # fmt: skip
-    pseudo = ", ".join(target.name for target, _, _ in seen if target.dataset.pseudo)
-    gathered = material.RoutingMaterial(
-        profiles=profiles,
-        queries=tuple({query.query_id: query for query in queries}.values()),
-        descriptions={name: material.Description(profile.description, "index") for name, profile in profiles.items()},
-        passages=passages if len(passages) == len(profiles) else {},
-        notes=(f"the questions of {pseudo} are pseudo-queries; their own words tell the index",) if pseudo else (),
-        seed=bench.options.seed,
-    )
-    config = _quiet(bench.config, bench.folder / "routing").with_changes(**_NO_MODEL)
-    with (
-        AgenticRouter(config, embedding=bench.embedding()) as router,
-        _journal(bench, material_key(gathered, config.to_dict())) as journal,
-    ):
-        found = bench_routing(gathered, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
-        journal.remove()
+
+
+def _stage_one(bench: _Bench, gathered: RoutingMaterial) -> RoutingBenchmark | None:
+    """Measure every way to choose the index that asks no model; ``None`` with one index only."""
+    if len(gathered.profiles) < 2 or len(set(gathered.widths.values())) > 1:
+        return None
+    found = _routing_measured(bench, gathered, bench.config.with_changes(**_NO_MODEL), None)
     later = {name: _LATER for name in found.left_out if name in ASKS_A_MODEL}
     return replace(found, left_out={**found.left_out, **later})
+
+
+def _routing_measured(
+    bench: _Bench, gathered: RoutingMaterial, config: RouterConfig, llm: LLM | None
+) -> RoutingBenchmark:
+    quiet = _quiet(config, bench.folder / "routing")
+    with (
+        AgenticRouter(quiet, embedding=bench.embedding(), llm=llm) as router,
+        _journal(bench, material_key(gathered, quiet.to_dict())) as journal,
+    ):
+        found = measure_routing(gathered, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
+        journal.remove()
+    return found
 
 
 # Answers: what they cite, when they abstain, how far they agree with right ones, and what a model thinks.

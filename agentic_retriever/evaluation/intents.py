@@ -21,14 +21,15 @@ from agentic_retriever.filters import elements, parse_moment
 from agentic_retriever.ingestion import SourceDocument
 from agentic_retriever.ingestion.documents import parse_front_matter
 from agentic_retriever.ingestion.structure import Block, scan_blocks
-from agentic_retriever.text import detect_language
+from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.language_files import section
 from agentic_retriever.text.scripts import UNDETERMINED
+from agentic_retriever.text.sentences import central_sentences
 from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind
 
 MOST: Final = 30  # questions of one intent
 WHY_NOT: Final = {  # of every intent, when none of its questions can be made
-    "lookup": "no heading or title is its own, with text below it",
+    "lookup": "no heading, title or sentence is its own, with text beside it",
     "two-part": "there are no two lookups of different parts",
     "comparison": "no two neighbouring sections have short titles, and no two names belong to one section each",
     "reference": "no section or article has a number that tells where it is",
@@ -39,6 +40,7 @@ WHY_NOT: Final = {  # of every intent, when none of its questions can be made
 }
 _MIN_BODY: Final = 60  # characters of a part that can be wanted
 _PARTS: Final = range(3, 13)  # parts of a section that can be wanted all at once
+_EXAMINED: Final = 20_000  # characters of a document in which its most central sentence is looked for
 _PLACES: Final = 3  # where a title or an exact string may stand
 _LONGEST: Final = 60  # characters of a value
 _TITLE: Final = range(8, 161)  # characters of what is asked
@@ -198,9 +200,11 @@ class _Bed:
     # Titles that are asked are taken out.
 
     def _lookups(self) -> list[LabelledQuery]:
+        bare = self._some("sentences", (part for part in self._records if not part.title))
+        sayings = [replace(part, title=_central_sentence(part.document.text)) for part in bare]
         every = [part for part in self._leaves if part.above >= 0 or part.title != _name_of(part.document)]
         every += [
-            part for part in self._records
+            part for part in (*self._records, *sayings)
             if part.span.doc_id not in self._hidden and _length(part.span) >= _MIN_BODY + len(part.title)
         ]  # fmt: skip
         chosen = self._some("lookup", every, self._is_own)
@@ -208,7 +212,7 @@ class _Bed:
         made = []
         for at, part in enumerate(chosen):
             title = " ".join(part.title.split())
-            asks = title.endswith(("?", "？"))
+            asks = part in sayings or title.endswith(("?", "？"))
             made.append(
                 self._ask_parts(title if asks else self._say("lookup", part.span.doc_id, at, topic=title), [part])
             )
@@ -400,6 +404,12 @@ def _name_of(document: SourceDocument) -> str:
     """Return the title of a document without its number; the name of a file is none."""
     name = _without_label(document.title)
     return "" if PurePath(name).suffix and " " not in name else name
+
+
+def _central_sentence(text: str) -> str:
+    """Return the most central sentence of a text (G. Erkan and D. Radev, "LexRank", JAIR 22, 2004)."""
+    chosen = central_sentences([text[:_EXAMINED]], tokenizer=Tokenizer(detect_language(text)), room=1)
+    return chosen[0] if chosen else ""
 
 
 def _flat(text: str) -> str:

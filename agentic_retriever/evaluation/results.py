@@ -3,13 +3,13 @@
 import importlib
 import io
 import json
-import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,13 +65,6 @@ class BenchOptions(Record):
                 raise EvaluationError(unknown_name("strategy", name, known))
         if self.strategies is not None and not self.strategies:
             raise EvaluationError("strategies names none; leave it out for all")
-        self._check_together()
-
-    def _check_together(self) -> None:
-        if self.intents and self.vectors is not None:
-            raise EvaluationError(
-                "intents are asked of changed documents, so given vectors are not theirs; leave one out"
-            )
         if self.mode == ROUND_ROBIN and (self.peers or self.gate or AUTO in (self.strategies or ())):
             raise EvaluationError(
                 "round_robin asks each question once, of one strategy; auto, peers and the gate need mode all"
@@ -691,8 +684,7 @@ class Benchmark(Record):
 
 OURS, PEER, FRONT, GREY = "#3b78b5", "#c2703d", "#4f9a55", "#888888"
 
-PLOT_FORMATS: Final = ("svg", "png")
-_COLUMNS: Final = 3
+_MARKERS: Final = "osD^v<>PXphd*8"  # one for each row, as far as they go
 _SIZE: Final = (7.2, 4.2)
 _ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
 _COMMENT: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
@@ -746,10 +738,11 @@ def _figure(draw: Callable[[Drawing], None]) -> Drawing:
 def _tradeoff(axes: Drawing, rows: Mapping[str, Row]) -> None:
     ours = {name: row for name, row in rows.items() if name != ORACLE}
     points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in ours.items()}
-    for name, row in ours.items():
+    for (name, row), marker in zip(ours.items(), cycle(_MARKERS), strict=False):
         (at, mean), (low, high) = points[name], row.intervals[_QUALITY]
         reach = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-        axes.errorbar([at], [mean], yerr=reach, fmt="o", color=PEER if row.peer else OURS, capsize=2)
+        colour = PEER if row.peer else OURS
+        axes.errorbar([at], [mean], yerr=reach, fmt=marker, color=colour, capsize=2, label=name)
     front = [points[name] for name in pareto_front(points)]
     axes.step([ms for ms, _ in front], [q for _, q in front], where="post", color=FRONT, label="Pareto front")
     if ORACLE in rows:
@@ -762,41 +755,7 @@ def _tradeoff(axes: Drawing, rows: Mapping[str, Row]) -> None:
     # Over more than three powers of ten, figures between them would run into each other.
     axes.xaxis.set_minor_formatter("{x:g}" if slowest < 1000 * fastest else "")
     axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {_QUALITY}, 95 % interval")
-    axes.legend(fontsize=7, loc="lower right")
-    _name_points(axes, points, ours)
-
-
-def _name_points(axes: Drawing, points: Mapping[str, tuple[float, float]], rows: Mapping[str, Row]) -> None:
-    """Write each name beside its point, as near as it covers no other name, no point, no interval, nor the legend."""
-    axes.figure.draw_without_rendering()  # settles the layout, so that places on the page are known
-    boxes, taken = _library("transforms"), [axes.get_legend().get_window_extent()]
-    for name, (at, mean) in points.items():
-        reached = (mean, *rows[name].intervals[_QUALITY])
-        ends = axes.transData.transform([(at, min(reached)), (at, max(reached))])
-        taken.append(boxes.Bbox(ends).padded(4))
-    pixels = axes.figure.dpi / 72
-    for name, point in points.items():
-        label = axes.annotate(
-            name, point, textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
-            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": GREY, "shrinkA": 0, "shrinkB": 3},
-        )  # fmt: skip
-        label.set_in_layout(False)
-        wide, high = _library("text").Text.get_window_extent(label).padded(2, 1).size  # without its arrow
-        x, y = axes.transData.transform(point)
-        for right, up in _around(wide, high):
-            box = boxes.Bbox.from_bounds(x + right - wide / 2, y + up - high / 2, wide, high)
-            if axes.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(taken):
-                break
-        label.xyann = (right / pixels, up / pixels)
-        taken.append(box)
-
-
-def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
-    """Yield offsets in pixels from a point to the middle of its label, the nearest first, all around it."""
-    for distance in range(5, 600, 4):
-        for turn in range(24):
-            angle = math.pi * ((turn + 1) // 2 * (-1) ** turn) / 12  # on the right first, then up and down from there
-            yield math.cos(angle) * (distance + width / 2), math.sin(angle) * (distance + height / 2)
+    axes.figure.legend(fontsize=7, loc="outside right upper")
 
 
 def _distributions(axes: Drawing, rows: Sequence[Row]) -> None:
@@ -816,7 +775,7 @@ def _regret(axes: Drawing, regret: Mapping[str, float]) -> None:
     axes.set(xlabel=f"questions, by regret ({above})", ylabel=f"{_QUALITY} below the best strategy")
 
 
-def _draw_reliability(axes: Drawing, reliability: Reliability, title: str = "") -> None:
+def _draw_reliability(axes: Drawing, reliability: Reliability) -> None:
     filled = [one for one in reliability.bins if one.count]
     right = [one.accuracy for one in filled]
     axes.plot([0, 1], [0, 1], linestyle="--", color=GREY, linewidth=1, label="calibrated")
@@ -826,31 +785,8 @@ def _draw_reliability(axes: Drawing, reliability: Reliability, title: str = "") 
     for one in filled:
         axes.annotate(str(one.count), ((one.low + one.high) / 2, 0.02), ha="center", fontsize=6)
     error = "" if reliability.ece is None else f", calibration error {reliability.ece:.3f}"
-    axes.set(title=title, xlabel=f"confidence{error}", ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
+    axes.set(xlabel=f"confidence{error}", ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left", fontsize=7)
-
-
-def check_plot(path: Path) -> str:
-    """See whether a diagram can be drawn into a file, before anything is measured; return its kind."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in PLOT_FORMATS:
-        raise EvaluationError(f"cannot draw into {path}: its name must end in .{' or .'.join(PLOT_FORMATS)}")
-    _library("figure")
-    return kind
-
-
-def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
-    """Draw a reliability diagram for each of several ways to choose."""
-    kind = check_plot(path)
-    columns = min(_COLUMNS, len(measured))
-    rows = math.ceil(len(measured) / columns)
-    buffer = io.BytesIO()
-    with _library("").rc_context({"svg.hashsalt": "agentic-retriever"}):
-        figure = _library("figure").Figure(figsize=(4.2 * columns, 4.2 * rows), layout="constrained")
-        for at, (name, reliability) in enumerate(measured.items(), start=1):
-            _draw_reliability(figure.add_subplot(rows, columns, at), reliability, name)
-        figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
-    write_atomically(path, buffer.getvalue())
 
 
 def _svg(figure: Drawing, prefix: str) -> str:

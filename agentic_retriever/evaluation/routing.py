@@ -13,7 +13,7 @@ from agentic_retriever import __version__
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import ProblemReport
-from agentic_retriever.evaluation.material import Description, RoutedQuery, RoutingMaterial
+from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial
 from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.derived import SILENT, Watcher
@@ -113,7 +113,6 @@ class RoutingBenchmark(Record):
     stage_two: Mapping[str, StageTwoMeasures]
     complexity: ComplexityMeasures | None  # None without labelled questions
     indexes: Mapping[str, Mapping[str, Any]]
-    descriptions: Mapping[str, Description]
     datasets: tuple[dict[str, Any], ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     problems: ProblemReport = field(default_factory=ProblemReport)
@@ -122,11 +121,7 @@ class RoutingBenchmark(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; but for latencies the same questions, settings and seed give the same values."""
-        told = Record.to_dict(self)
-        for name, described in told.pop("descriptions").items():
-            if name in told["indexes"]:
-                told["indexes"][name] |= {"description": described.text, "description_from": described.origin}
-        return {"format": FORMAT, **told}
+        return {"format": FORMAT, **Record.to_dict(self)}
 
     def tables(self) -> list[Section]:
         sections = [self._indexes(), *self.stage_one_tables()]
@@ -167,11 +162,11 @@ class RoutingBenchmark(Record):
         return [*self.problems.summary(), *failing]
 
     def _indexes(self) -> Section:
-        rows = []
-        for name, facts in self.indexes.items():
-            text, origin = shortened(self.descriptions[name].text, 70), self.descriptions[name].origin
-            rows.append((name, facts["nodes"], facts["sampled"], facts["language"], origin, text))
-        headers = ["index", "nodes", "sampled", "language", "description from", "description"]
+        headers = ["index", "nodes", "sampled", "language", "description"]
+        rows = [
+            [name, *list(facts.values())[:3], shortened(facts["description"], 70)]
+            for name, facts in self.indexes.items()
+        ]
         return Section("indexes to choose from", headers, rows)
 
     def _repr_html_(self) -> str:
@@ -180,7 +175,7 @@ class RoutingBenchmark(Record):
     _repr_pretty_ = short_text
 
 
-def bench_routing(
+def measure_routing(
     material: RoutingMaterial,
     router: AgenticRouter,
     *,
@@ -204,12 +199,14 @@ def bench_routing(
         stage_one=stage_one,
         stage_two={way: measured for way, measured in stage_two.items() if measured is not None},
         complexity=evaluate_complexity([*material.queries, *material.unlabelled]),
-        indexes={p.name: {"nodes": p.nodes, "sampled": len(p.sample), "language": p.language} for p in profiles},
-        datasets=material.datasets,
-        descriptions=material.descriptions,
+        indexes={
+            p.name: {"nodes": p.nodes, "sampled": len(p.sample), "language": p.language, "description": p.description}
+            for p in profiles
+        },
+        datasets=tuple(material.datasets),
         left_out=left_out,
-        problems=material.problems,
-        notes=material.notes,
+        problems=ProblemReport.merged(material.problems),
+        notes=tuple(material.notes),
         seed=material.seed,
     )
 
@@ -261,7 +258,7 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> tuple[d
         else:
             config = router.config.with_changes(classifier=way)
             contenders[way] = Contender(classifier=make_classifier(config, router.resources.model))
-    if material.passages:
+    if described and material.passages.keys() == material.profiles.keys():
         selector = peers.LlamaIndexEmbeddingSelector(material.passages)
         note = "LlamaIndex's class; its latency leaves out that it embeds every description for each question"
         contenders[selector.mode] = Contender(classifier=selector, peer=True, note=note)

@@ -32,14 +32,13 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, Vec
 from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from small_indexes import ANIMALS, GOOD, Chooser, documents
-from store_tools import where
+from store_tools import copied_store, where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, QdrantEdgeVectorStore, RouterConfig, errors
 from agentic_retriever.bridge import MAX_DESCRIPTION, ROUTE_KEY, RoutedQueryEngine, tool_description
-from agentic_retriever.embeddings import PackedVectors
 from agentic_retriever.retrievers import details
-from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
+from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
 from agentic_retriever.schema import Budget, Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -554,13 +553,10 @@ QUESTIONS = [q for q in load_questions() if q["index"]][::6]
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory, local_embedding):
-    """The sample with all its views, from the vectors that ship with it."""
-    config = RouterConfig(data_dir=tmp_path_factory.mktemp("evaluated"), query_log="none")
-    with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as made:
-        for s in SAMPLE_INDEXES:
-            made.add_index(s.name, s.folder, description=s.description)
-            made.build_views(s.name)
+def sample(sample_store, tmp_path_factory, local_embedding):
+    """The sample with all its views."""
+    folder = copied_store(sample_store, tmp_path_factory.mktemp("evaluated") / "data")
+    with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=local_embedding) as made:
         yield made
 
 

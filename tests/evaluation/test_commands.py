@@ -69,22 +69,16 @@ def test_an_interrupted_command_keeps_what_was_done(cli, boats, tmp_path, monkey
 
 
 def test_bench_routing(cli, boats, bread, vectors, tmp_path):
-    pytest.importorskip("matplotlib")
-    (tmp_path / "said.json").write_text('{"boats": "all about boats"}')
     done = cli(
-        "bench-routing", boats, bread, "--vectors", vectors, "--json", "out/r.json", "--plot", "r.svg",
-        "--descriptions", "said.json", "--complexity", "bread=simple", "--limit", 1, "--seed", 7,
+        "bench-routing", boats, bread, "--vectors", vectors, "--json", "out/r.json", "--limit", 1, "--seed", 7,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     for word in ("macro accuracy", "profile", "llamaindex_embedding_selector (peer)", "reliability, profile",
-                 "confusion, profile", "p95 ms", "all about boats", "balanced accuracy"):  # fmt: skip
+                 "confusion, profile", "p95 ms", "boats and the harbour"):  # fmt: skip
         assert word in done.stdout
     told = written(tmp_path / "out" / "r.json")
     assert told["seed"] == 7
     assert told["stage_one"]["profile"]["queries"] == 2
-    assert told["indexes"]["boats"]["description_from"] == "file"
-    assert told["complexity"]["count"] == 1
-    assert (tmp_path / "r.svg").read_bytes().startswith(b"<?xml")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["r.json"]
 
 
@@ -105,11 +99,8 @@ def test_problems_are_warned_of(cli, bread, vectors, tmp_path):
      ("bench boats --strategies vectro", 6, "vector"), ("bench boats --mode some", 6, "round_robin"),
      ("bench boats --vectors nowhere", 6, "nowhere does not exist"), ("bench boats --depth 0", 2, "depth"),
      ("bench", 6, "name a data set"), ("bench-routing nowhere", 6, "does not exist"),
-     ("bench-routing boats boats", 6, "called 'boats'"), ("bench-routing boats --plot r.gif", 6, ".svg or .png"),
-     ("bench-routing boats --complexity boats", 3, "DATASET=simple"),
-     ("bench-routing boats --descriptions nowhere.json", 6, "nowhere.json"),
+     ("bench-routing boats boats", 6, "called 'boats'"), ("bench-routing boats --limit 0", 2, "limit"),
      ("bench-routing boats --vectors nowhere", 6, "nowhere does not exist"),
-     ("bench-routing boats --index cars", 5, "'cars'"), ("bench-routing boats --limit 0", 2, "limit"),
      ("bench-routing", 2, "DATASET"), ("train boats --index mine", 5, "'mine'"), ("train boats", 2, "index"),
      ("train --index mine", 2, "DATASET")],
 )  # fmt: skip

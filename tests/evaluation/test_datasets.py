@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark, datasets, material
 from agentic_retriever.evaluation.harness import average_precision
 from agentic_retriever.evaluation.measures import answer_f1, answer_tokens, exact_match
-from agentic_retriever.sample import SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Strategy
 from agentic_retriever.testing import FakeEmbedding
 
@@ -132,13 +130,13 @@ def test_what_is_no_data_set(boats, tmp_path):
         with pytest.raises(EvaluationError, match=r"x\.json"):
             datasets.load_dataset(tmp_path / "x.json")
     with pytest.raises(EvaluationError, match="EmbeddingQAFinetuneDataset"):
-        datasets.resolve_source(42)
+        datasets.find_source(42)
     other = write_beir(tmp_path / "else" / "boats", BOATS, BOAT_QUERIES)
     with pytest.raises(EvaluationError, match="called 'boats'"):
         datasets.check_names([datasets.load_dataset(boats), datasets.load_dataset(other)])
     write_lines(tmp_path / "bare" / "corpus.jsonl", [{"_id": "a", "text": "Nothing."}])
-    with pytest.raises(EvaluationError, match="has no questions"):
-        datasets.resolve_source(tmp_path / "bare")
+    with pytest.raises(EvaluationError, match="no question can be made of"):
+        bench(tmp_path, tmp_path / "bare")
 
 
 def test_sample_by_name(tmp_path, monkeypatch):
@@ -184,7 +182,7 @@ def test_finetune_object_and_file(tmp_path):
     given = Finetune()
     path = tmp_path / "tuned.json"
     path.write_text(json.dumps(given.__dict__), encoding="utf-8")
-    for found, name in ((datasets.resolve_source(given), "finetune"), (datasets.load_dataset(path), "tuned")):
+    for found, name in ((datasets.find_source(given), "finetune"), (datasets.load_dataset(path), "tuned")):
         assert found.name == name
         assert [(q.query_id, dict(q.relevance)) for q in found.queries] == [("q1", {"b1": 1})]
         assert {d.doc_id for d in found.documents} == set(BOATS)
@@ -207,46 +205,31 @@ def corpus_only(folder):
     return folder
 
 
-def test_pseudo_queries_are_left_out_of_their_own_document(tmp_path):
-    found = datasets.resolve_source(corpus_only(tmp_path / "alone"))
-    assert found.pseudo
-    assert found.problems.counts == {"duplicate_id": 1}
-    assert all(query.pseudo for query in found.queries)
-    by_id = {document.doc_id: document for document in found.documents}
-    assert {doc_id for query in found.queries for doc_id in query.relevance} == {"d1", "d2"}
-    for query in found.queries:
-        [doc_id] = query.relevance
-        whole = " ".join(f"{by_id[doc_id].title} {by_id[doc_id].text}".split())
-        assert query.text not in whole
-        assert len(whole) > 20
-    assert by_id["d3"].text == "Too short."
-    again = datasets.resolve_source(tmp_path / "alone")
-    assert [q.text for q in again.queries] == [q.text for q in found.queries]
-
-
-def test_pseudo_queries_are_marked_everywhere(tmp_path):
+def test_questions_made_of_the_documents_are_marked_everywhere(tmp_path):
     result = bench(tmp_path, corpus_only(tmp_path / "alone"), strategies=["vector"])
     told = result.to_dict()["datasets"]["alone"]
     assert told["pseudo_queries"] is True
-    assert "pseudo-queries" in told["notes"][0]
+    assert told["problems"]["counts"] == {"duplicate_id": 1}
+    assert "were made of its own documents" in told["notes"][0]
     assert "pseudo-queries" in result._repr_html_()
     assert all(record["pseudo"] for record in result.records())
     assert "pseudo-queries" in result.to_html()
+    with pytest.raises(EvaluationError, match="given vectors are not theirs"):
+        bench(tmp_path, tmp_path / "alone", vectors=tmp_path)
 
 
 def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, router):
     folder = corpus_only(tmp_path / "unjudged")
     write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "Where does wheat grow?"}])
     with pytest.raises(EvaluationError) as wrong:
-        datasets.resolve_source(folder)
+        datasets.find_source(folder)
     assert str(wrong.value).startswith(f"{folder / 'qrels'} holds no *.tsv; ")
-    assert "without queries.jsonl, or an index of them: pseudo-queries" in str(wrong.value)
+    assert "without queries.jsonl, or an index of them: questions are made of it" in str(wrong.value)
     (folder / "queries.jsonl").unlink()
-    assert datasets.resolve_source(folder).pseudo
     write_lines(tmp_path / "asked.jsonl", [{"query": "Where does wheat grow?", "index": "fields"}])
     router.add_index("fields", folder / "corpus.jsonl")
-    assert datasets.resolve_source("fields", router).name == "fields"
-    with pytest.raises(EvaluationError, match="without judgments, bench fields asks pseudo-queries"):
+    assert datasets.find_source("fields", router).name == "fields"
+    with pytest.raises(EvaluationError, match="without judgments, bench fields asks questions"):
         benchmark(router, tmp_path / "asked.jsonl", strategies=["vector"])
     assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
 
@@ -299,20 +282,7 @@ def test_answers_are_compared_word_by_word():
         assert average_precision(verdicts) == pytest.approx(value)
 
 
-# Vectors, profiles and descriptions.
-
-
-class CountingEmbedder:
-    def __init__(self):
-        self.passages = []
-
-    def embed_query(self, text):
-        return embed(text)
-
-    def embed_passages(self, texts, *, on_progress=None):
-        self.passages += texts
-        on_progress(len(texts))
-        return np.stack([embed(text) for text in texts]), len(texts)
+# Vectors.
 
 
 def test_vectors_by_id_at_unit_length(boats, vectors):
@@ -337,7 +307,7 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
     known = material.load_vectors(path, datasets.load_dataset(boats))
     assert set(known.documents) == {"b1", "b4"}
     assert dict(known.problems.counts) == {
-        "duplicate_vector": 1, "missing_document_vector": 3, "missing_query_vector": 1, "unusable_vector": 2,
+        "computed_document_vector": 3, "computed_query_vector": 1, "duplicate_vector": 1, "unusable_vector": 2,
     }  # fmt: skip
 
 
@@ -360,64 +330,3 @@ def test_unusable_files_are_named(boats, tmp_path):
     with pytest.raises(EvaluationError, match="does not exist"):
         material.vectors_file(tmp_path / "nowhere", "boats")
     assert material.vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"
-
-
-def test_computed_vectors_are_of_a_bounded_sample(boats):
-    embedder, done = CountingEmbedder(), []
-    watcher = SimpleNamespace(begin=lambda what, total: None, advance=done.append)
-    known = material.embed_dataset(datasets.load_dataset(boats), embedder, most_documents=3, watcher=watcher)
-    assert len(known.documents) == len(embedder.passages) == 3
-    assert sum(done) == 3 + len(BOAT_QUERIES)
-    again = material.embed_dataset(datasets.load_dataset(boats), CountingEmbedder(), most_documents=3)
-    assert list(again.documents) == list(known.documents)
-
-
-def test_profile_of_a_folder_and_of_a_sample_index_that_needs_no_model(boats, vectors):
-    dataset = datasets.load_dataset(boats)
-    profile = material.dataset_profile(
-        dataset, material.load_vectors(vectors / "boats.npz", dataset), "boats", sample_size=4
-    )
-    assert (profile.name, profile.nodes, profile.language) == ("boats", 5, "en")
-    assert profile.sample.shape == (4, DIMENSION)
-    assert profile.document_frequency["harbour"] == 2
-    assert material.dataset_profile(dataset, material.KnownVectors()).sample.shape == (0, 0)
-    for index in SAMPLE_INDEXES:
-        profile = material.sample_profile(index.name, description_vector=np.zeros(384, np.float32))
-        assert profile.nodes == len(profile.sample) > 100
-        assert profile.sample.shape[1] == 384
-
-
-def test_descriptions_in_order_of_trust(boats, bread, tmp_path):
-    found = material.describe([datasets.load_dataset(boats), datasets.load_dataset(bread)], {"boats": "given"})
-    assert (found["boats"].text, found["boats"].origin) == ("given", "file")
-    assert (found["bread"].text, found["bread"].origin) == ("bread, dough and the oven", "dataset.json")
-    (boats / "dataset.json").unlink()
-    found = material.describe([datasets.load_dataset(boats), datasets.load_dataset(bread)], {})
-    assert found["boats"].origin == "terms"
-    assert "harbour" in found["boats"].text.split(", ")[:3]
-    assert "needs" not in found["boats"].text.split(", ")[:3]
-    # Titles where words cannot be told apart.
-    titles = [f"โฉนดที่ดินแปลงที่ {at}" for at in range(3)]
-    text = "ที่ดินในจังหวัดเชียงใหม่"
-    records = [{"_id": f"b{at + 1}", "title": title, "text": text} for at, title in enumerate(titles)]
-    write_lines(boats / "corpus.jsonl", records)
-    [found] = material.describe([datasets.load_dataset(boats)], {}).values()
-    assert (found.origin, found.text) == ("titles", ", ".join(titles))
-
-
-def test_a_file_of_descriptions_and_what_is_wrong_in_it_is_named(tmp_path):
-    path = tmp_path / "d.json"
-    path.write_text('{"boats": " about boats "}')
-    assert material.read_descriptions(path) == {"boats": "about boats"}
-    for content, told in (
-        ("{", "as JSON: JSONDecodeError; check the path and the file"),
-        ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
-        ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
-        ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
-        ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got "),
-    ):
-        path.write_text(content)
-        with pytest.raises(EvaluationError) as wrong:
-            material.read_descriptions(path)
-        assert str(wrong.value).removeprefix("cannot read ").startswith(str(path))
-        assert told in str(wrong.value)

@@ -132,6 +132,20 @@ def test_every_intent_that_a_text_has_is_asked_and_the_others_are_named(bees):
     assert [GUIDE[span.start : span.end].split(maxsplit=1)[0] for span in comparison.spans] == ["Two", "What"]
 
 
+def test_a_document_without_a_title_is_asked_for_by_a_sentence_that_is_taken_out(tmp_path):
+    story = (
+        "{0} grows on wide fields. The harvest of {0} begins in late summer. Mills grind the {0} harvest into flour."
+    )
+    records = [{"_id": name, "text": story.format(name)} for name in ("wheat", "barley")]
+    write_lines(tmp_path / "fields" / "corpus.jsonl", records)
+    _, by_intent, after = made_of(tmp_path / "fields")
+    assert {doc_id for query in by_intent["lookup"] for doc_id in query.relevance} == {"wheat", "barley"}
+    for query in by_intent["lookup"]:
+        [doc_id] = query.relevance
+        assert query.text in story.format(doc_id)
+        assert flat(query.text) not in flat(after[doc_id].text)
+
+
 @pytest.mark.parametrize("language", sorted(section("intents")))
 def test_wordings_hold_what_they_ask_for(language):
     table, bare = section("intents")[language], section("intents")["und"]
@@ -218,7 +232,7 @@ def test_questions_with_gold_spans_are_a_data_set(tmp_path, bees):
     line = {"id": "q1", "question": "Where does a hive stand?", "doc": "guide.md", "start": start, "end": start + 90}
     bad = [{**line, "id": "q2", "doc": "no.md"}, {**line, "id": "q3", "end": start}, {**line, "id": "q4", "end": 10**6}]
     write_lines(folder / "questions.jsonl", [line, {**line, "start": 0, "end": 20}, *bad])
-    found = datasets.resolve_source(folder)
+    found = datasets.find_source(folder)
     assert found.problems.counts == {"missing_field": 1, "unknown_document": 2}
     [query] = found.queries
     assert (query.intent, query.pseudo, query.spans) == (

@@ -12,7 +12,7 @@ from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNode
 
 from agentic_retriever.errors import ConfigError, EvaluationError
 from agentic_retriever.evaluation import measures
-from agentic_retriever.evaluation.results import check_plot, draw_reliability
+from agentic_retriever.evaluation.results import tradeoff_figure
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PAIRS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)
@@ -125,21 +125,7 @@ def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="extra 'bench'"):
         measures.ndcg_by_query({"q": {"d": 1}}, {})
     with pytest.raises(ConfigError, match="extra 'bench'"):
-        check_plot(tmp_path / "a.svg")
-
-
-@pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("b.PNG", b"\x89PNG")])
-def test_diagrams(tmp_path, name, start):
-    pytest.importorskip("matplotlib")
-    with pytest.raises(EvaluationError, match=r"\.svg or \.png"):
-        draw_reliability({}, tmp_path / "a.gif")
-    one = measures.measure_reliability([0.1, 0.6, 0.9, 0.95], [False, True, True, False])
-    measured = dict.fromkeys(("one", "two", "x", "y"), one)
-    draw_reliability(measured, tmp_path / name)
-    first = (tmp_path / name).read_bytes()
-    assert first.startswith(start)
-    draw_reliability(measured, tmp_path / name)
-    assert (tmp_path / name).read_bytes() == first
+        tradeoff_figure({})
 
 
 values = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8)

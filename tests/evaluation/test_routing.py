@@ -13,18 +13,17 @@ from evaluation_material import (
     embed,
     stage_one,
     without_times,
+    write_beir,
     write_lines,
     write_vectors,
 )
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
-from agentic_retriever.evaluation import routing
-from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
+from agentic_retriever.evaluation import bench_routing, routing
+from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial
 from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter, Run
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
-from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Complexity, Selection, Strategy, StrategyCard, Tier, TierUsage
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -176,14 +175,12 @@ def test_stage_two():
              ("no label", "boats", None), ("no index", None, Strategy.VECTOR)]  # fmt: skip
     queries = [query(text, index, strategy=label) for text, index, label in asked]
     profiles = {"boats": PROFILES[0]}
-    material = RoutingMaterial(profiles=profiles, cards=cards, queries=tuple(queries), descriptions={}, passages={})
+    material = RoutingMaterial(profiles=profiles, cards=cards, queries=queries)
     found = routing.evaluate_stage_two(material, LastCard(), Run(), way="last")
     assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, routing.FAILED: 1}}
     assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
     assert len(found.failures) == 1
-    assert (
-        routing.evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard(), Run(), way="last") is None
-    )
+    assert routing.evaluate_stage_two(replace(material, queries=queries[3:]), LastCard(), Run(), way="last") is None
 
 
 def test_complexity(monkeypatch):
@@ -200,17 +197,8 @@ def test_complexity(monkeypatch):
     assert routing.evaluate_complexity(queries[3:]) is None
 
 
-def run(router, datasets, tmp_path=None, **options):
-    material = prepare(datasets, router, RoutingOptions(**options))
-    if tmp_path is None:
-        return routing.bench_routing(material, router)
-    with Journal(tmp_path / "j", routing.material_key(material, router.config.to_dict())) as journal:
-        return routing.bench_routing(material, router, journal=journal)
-
-
 def test_two_folders_with_vectors(router, boats, bread, vectors):
-    datasets = [load_dataset(boats), load_dataset(bread)]
-    measured = run(router, datasets, vectors=vectors)
+    measured = bench_routing(router, boats, bread, vectors=vectors)
     result, page = measured.to_dict(), measured._repr_html_()
     assert all(way in page for way in measured.stage_one)
     assert "<b>1.0000</b>" in page
@@ -223,82 +211,82 @@ def test_two_folders_with_vectors(router, boats, bread, vectors):
     assert result["stage_one"]["profile"]["accuracy"] == 1.0
     assert result["indexes"]["boats"] == {
         "nodes": 5, "sampled": 5, "language": "en", "description": "boats and the harbour",
-        "description_from": "dataset.json",
     }  # fmt: skip
     assert not any("llm" in mode or "auto" in mode for mode in result["stage_one"])
     json.dumps(result, allow_nan=False)
-    again = run(router, datasets, vectors=vectors).to_dict()
+    again = bench_routing(router, boats, bread, vectors=vectors).to_dict()
     assert without_times(again) == without_times(result)
-    made = run(router, datasets).to_dict()  # the router embeds, and finds the same
+    made = bench_routing(router, boats, bread).to_dict()  # the router embeds, and finds the same
     assert made["stage_one"]["profile"]["confusion"] == result["stage_one"]["profile"]["confusion"]
-    assert made["datasets"][0]["vectors"] == "computed, 5 of 5 documents"
+    assert made["datasets"][0]["vectors"] == "computed"
 
 
-def test_vectors_of_another_model_leave_the_descriptions_out(router, boats, bread, tmp_path):
-    generator = np.random.default_rng(0)
-    for name, documents in (("boats", BOATS), ("bread", BREAD)):
-        rows = generator.standard_normal((2, 32))
-        write_vectors(tmp_path / "v" / f"{name}.npz", documents, BOAT_QUERIES, query_vectors=rows)
-    result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=tmp_path / "v").to_dict()
+def test_without_descriptions_what_goes_by_them_is_left_out(router, boats, bread):
+    (bread / "dataset.json").unlink()
+    result = bench_routing(router, boats, bread).to_dict()
     assert set(result["left_out"]) >= {"embedding", "llamaindex_embedding_selector"}
-    assert "do not come from the embedding model" in result["notes"][0]
     assert "profile" in result["stage_one"]
 
 
-def test_questions_without_a_vector_are_counted_and_not_asked(router, boats, bread, vectors):
+def test_questions_without_a_vector_are_counted_and_embedded(router, boats, bread, vectors):
     write_vectors(vectors / "boats.npz", BOATS, BOAT_QUERIES, query_ids=np.array(["q1", "x"]))
-    result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors)
-    assert result.problems.counts == {"missing_query_vector": 1}
-    assert result.stage_one["profile"].outcomes.total == 3
+    result = bench_routing(router, boats, bread, vectors=vectors)
+    assert result.problems.counts == {"computed_query_vector": 1}
+    assert result.stage_one["profile"].outcomes.total == 4
 
 
-def test_questions_file_is_asked_of_existing_indexes(router, boats, bread, tmp_path):
+def test_questions_file_is_asked_of_all_indexes_that_are_there(router, boats, bread, tmp_path):
     for folder in (boats, bread):
         router.add_index(folder.name, folder / "corpus.jsonl", description=f"all about {folder.name}")
     labelled = {"query": "when does the ferry leave", "index": "boats", "strategy": "vector", "complexity": "simple"}
-    others = [{"query": "how long to knead dough", "index": "bread"},
-              {"query": "who won the election", "answerable": False}, {"query": "not labelled"}]  # fmt: skip
+    others = [{"query": "the sail of a boat", "index": "boats"}, {"query": "not labelled", "complexity": "simple"},
+              {"query": "who won the election", "answerable": False}]  # fmt: skip
     path = write_lines(tmp_path / "mine.jsonl", [labelled, *others])
-    measured = run(router, [load_dataset(path)])
+    measured = bench_routing(router, path)
     result = measured.to_dict()
     assert "strategy, heuristic" in measured._repr_html_()
-    assert result["stage_one"]["profile"]["confusion"] == {"boats": {"boats": 1}, "bread": {"bread": 1}}
+    assert set(result["indexes"]) == {"boats", "bread"}
+    assert result["stage_one"]["profile"]["confusion"] == {"boats": {"boats": 2}}
     assert result["stage_one"]["profile"]["abstention"]["out_of_scope"] == 1
-    assert result["indexes"]["boats"]["description_from"] == "index"
+    assert result["indexes"]["boats"]["description"] == "all about boats"
     assert result["stage_two"]["heuristic"]["count"] == 1
-    assert result["complexity"]["count"] == 1
+    assert result["complexity"]["count"] == 2
     assert result["problems"]["counts"] == {"unlabelled_query": 1}
-    given = run(router, [load_dataset(path)], complexity={"mine": Complexity.SIMPLE}).to_dict()
-    assert given["complexity"]["count"] == 4
 
 
-def test_what_cannot_be_asked(router, tmp_path, boats, bread, vectors):
+def test_what_cannot_be_asked(router, tmp_path, boats):
+    with pytest.raises(EvaluationError, match="'depth'"):
+        bench_routing(router, boats, depth=3)
     path = write_lines(tmp_path / "mine.jsonl", [{"query": "x", "index": "cars"}])
     with pytest.raises(UnknownIndexError, match="'cars'"):
-        run(router, [load_dataset(path)])
-    with pytest.raises(EvaluationError, match="EMBEDDING_MODEL=local"):
-        run(router, [load_dataset("sample")])
+        bench_routing(router, path)
+    router.add_index("boats", boats / "corpus.jsonl")
     write_lines(path, [{"query": "x"}])
-    with pytest.raises(EvaluationError, match="none has both a label and a vector"):
-        run(router, [load_dataset(path)])
-    short = {"doc_vectors": np.ones((5, 8)), "query_vectors": np.ones((2, 8))}
-    write_vectors(vectors / "boats.npz", BOATS, BOAT_QUERIES, **short)
-    with pytest.raises(EvaluationError, match="boats 8, index bread 32"):
-        run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors)
+    with pytest.raises(EvaluationError, match="no question"):
+        bench_routing(router, path)
+    write_lines(path, [{"query": "when does the ferry leave", "index": "boats"}])
+    wide = FakeEmbedding(dimension=8)
+    with pytest.raises(EvaluationError, match="dimensions cannot be compared: boats 32, docks 8"):
+        bench_routing(router, path, write_beir(tmp_path / "docks", BOATS, BOAT_QUERIES), embedding=wide)
 
 
 def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path, monkeypatch):
-    datasets = [load_dataset(boats), load_dataset(bread)]
-    first = run(router, datasets, tmp_path, vectors=vectors).to_dict()
-    monkeypatch.setattr(NearestUtteranceRouter, "classify", Mock(side_effect=ConfigError("asked again")))
-    assert run(router, datasets, tmp_path, vectors=vectors).to_dict() == first
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(LlamaIndexEmbeddingSelector, "classify", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            bench_routing(router, boats, bread, vectors=vectors, folder=tmp_path / "kept")
+    monkeypatch.setattr("agentic_retriever.routing.ProfileClassifier.classify", Mock(side_effect=ConfigError("again")))
+    result = bench_routing(router, boats, bread, vectors=vectors, folder=tmp_path / "kept")
+    assert result.stage_one["profile"].failures == ()
+    assert result.stage_one["llamaindex_embedding_selector"].outcomes.total == 4
 
 
 def test_with_a_model_its_ways_are_measured_too(boats, bread, vectors, tmp_path):
     # A model that answers with nothing usable: the ways that ask it must go on by evidence.
     config, embedding = RouterConfig(data_dir=tmp_path / "data"), FakeEmbedding(dimension=32)
-    with AgenticRouter(config, embedding=embedding, llm=FakeLLM(["no idea"])) as router:
-        result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors).to_dict()
+    result = bench_routing(
+        config, boats, bread, vectors=vectors, embedding=embedding, llm=FakeLLM(["no idea"])
+    ).to_dict()
     assert {"auto", "llm", "profile"} <= set(result["stage_one"])
     for mode in ("auto", "llm"):
         assert result["stage_one"][mode]["failures"] == []

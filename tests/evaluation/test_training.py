@@ -264,7 +264,7 @@ def trained(tmp_path, documents, queries, *, truth):
     vectors |= {text: row.tolist() for (text, _), row in zip(queries.values(), asked, strict=True)}
     config = RouterConfig(data_dir=tmp_path / "data")
     with AgenticRouter(config, embedding=Given(model_name="given", vectors=vectors)) as router:
-        router.add_index("mine", folder / "corpus.jsonl", description="things")
+        router.add_index("mine", folder / "corpus.jsonl", description="things", views=False)
         index = router.index("mine")
         judged, _ = judged_queries([load_dataset(folder)], router, index)
         found = train_fusion(router, index, judged, trained_on=TRAINED)

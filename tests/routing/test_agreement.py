@@ -15,12 +15,20 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("selector", ["auto", "heuristic"])
-def test_the_strategy_is_one_of_those_that_are_right(selector, tmp_path):
-    config = RouterConfig(data_dir=tmp_path, query_log="none", selector=selector)
-    with AgenticRouter(config, embedding=FakeEmbedding()) as router:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("agreement")
+    with AgenticRouter(RouterConfig(data_dir=made, query_log="none"), embedding=FakeEmbedding()) as router:
         for sample in SAMPLE_INDEXES:
             router.add_index(sample.name, sample.folder)
+            router.build_views(sample.name)
+    return made
+
+
+@pytest.mark.parametrize("selector", ["auto", "heuristic"])
+def test_the_strategy_is_one_of_those_that_are_right(selector, folder):
+    config = RouterConfig(data_dir=folder, query_log="none", selector=selector)
+    with AgenticRouter(config, embedding=FakeEmbedding()) as router:
         right = {1: [], 2: [], 3: []}  # the rules were changed after the first and the second, not after the third
         for one in QUESTIONS:
             chosen = router.route(one["question"], index=one["index"]).strategy.name

@@ -3,6 +3,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from store_tools import copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embedding_name, text_hash
@@ -14,12 +15,9 @@ NAMES = {sample.name for sample in SAMPLE_INDEXES}
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory, local_embedding):
-    """The sample, indexed with the vectors that ship with it."""
-    config = RouterConfig(data_dir=tmp_path_factory.mktemp("sample"), answer_rescoring=False)
-    with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as made:
-        reports = [made.add_index(s.name, s.folder, description=s.description) for s in SAMPLE_INDEXES]
-        assert [r.embedded for r in reports] == [0, 0, 0], "run scripts/pack_sample_vectors.py"
+def router(sample_store, tmp_path_factory, local_embedding):
+    folder = copied_store(sample_store, tmp_path_factory.mktemp("sample") / "data")
+    with AgenticRouter(RouterConfig(data_dir=folder, answer_rescoring=False), embedding=local_embedding) as made:
         yield made
 
 

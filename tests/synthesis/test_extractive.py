@@ -15,11 +15,11 @@ import pytest
 from answer_nodes import chunked, make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_tools import copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import PackedVectors
 from agentic_retriever.errors import EmbeddingError
-from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
+from agentic_retriever.sample import load_questions
 from agentic_retriever.schema import Complexity
 from agentic_retriever.synthesis import (
     ConfidenceModel,
@@ -642,14 +642,12 @@ def test_short_answers_of_wikipedia_are_quoted(shared_data, language, floor):
     assert from_gold / len(asked) >= 0.95
 
 
-def test_figures_of_the_sample_are_quoted_and_what_is_not_there_is_declined(tmp_path, local_embedding):
+def test_figures_of_the_sample_are_quoted_and_what_is_not_there_is_declined(sample_store, tmp_path, local_embedding):
     odd = [q for q in load_questions() if int(q["id"][-3:]) % 2 == 1]
     asked = [q for q in odd if q["answerable"]]
     shares, cited = [], 0
-    config = RouterConfig(data_dir=tmp_path, answer_rescoring=False)
-    with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as router:
-        for sample in SAMPLE_INDEXES:
-            router.add_index(sample.name, sample.folder, description=sample.description)
+    config = RouterConfig(data_dir=copied_store(sample_store, tmp_path / "data"), answer_rescoring=False)
+    with AgenticRouter(config, embedding=local_embedding) as router:
         for question in asked:
             retrieval = router.retrieve(question["query"])
             passages = assemble(retrieval.nodes, max_chars=200_000)
