@@ -83,11 +83,11 @@ def _by_words(
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
     brevity = 1 / math.sqrt(max(1, len(terms)))
     if foreign or not passages or not terms:
-        names = ("covered", "reachable", "absent", "unknown", "found", "lead", "quoted", "accord")
+        names = ("covered", "reachable", "absent", "unknown", "lead", "quoted", "accord", "ahead", "first")
         return {"brevity": brevity, **dict.fromkeys(names)}
-    own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
+    settled = frozenset(term for words in known.settled for term in tokenizer.tokens(words))
+    own = [settled.union(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
-    total = math.fsum(weights.values())
     covered = [_share(weights, there) for there in own]
     best = max(range(len(own)), key=covered.__getitem__)
     others = [covered[i] for i in range(len(own)) if not _same_place(passages[i], passages[best])]
@@ -96,13 +96,23 @@ def _by_words(
         "brevity": brevity,
         "covered": covered[at],
         "reachable": covered[best],
-        "quoted": _share(weights, frozenset(tokenizer.tokens(quote))),
+        "quoted": _share(weights, settled.union(tokenizer.tokens(quote))),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
-        "found": total * covered[at],
         "lead": covered[best] - max(others, default=0.0),
         "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
+        **_by_scores(passages, at, known.by_words),
     }
+
+
+def _by_scores(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> dict[str, float | None]:
+    """How far the cited passage is ahead of other places by its words, as a share of the best score."""
+    best = max((scores.get(passage.node_id, 0.0) for passage in passages), default=0.0)
+    if best <= 0:
+        return {"ahead": None, "first": None}
+    mine = scores.get(passages[at].node_id, 0.0)
+    others = [scores.get(one.node_id, 0.0) for one in passages if not _same_place(one, passages[at])]
+    return {"ahead": (mine - max(others, default=0.0)) / best, "first": float(mine >= best)}
 
 
 def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:

@@ -22,6 +22,7 @@ from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
 from agentic_retriever.text.numbers import numbers_in
+from agentic_retriever.text.references import without_titles
 from agentic_retriever.text.scripts import Script, dominant_script
 from agentic_retriever.text.tokens import without_asking
 
@@ -305,7 +306,7 @@ class Candidate:
     def in_context(self) -> str:
         """The sentence below its title and section, as it is embedded: alone it seldom says what it is about."""
         header = self.passage.header_at(self.start)
-        return f"{header}\n{self.text}" if header else self.text
+        return without_titles(f"{header}\n{self.text}" if header else self.text)
 
 
 Found = Sequence[Candidate]
@@ -341,7 +342,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
         start = begin + (bullet.end() if bullet else 0)
-        terms = frozenset(tokenizer.tokens(text[start:end]))
+        terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
         level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING))
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None

@@ -28,6 +28,7 @@ from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_cla
 MAX_TERM: Final = 64
 _MAX_CACHED: Final = 1 << 16
 _MAX_SEGMENTS: Final = 5
+_MAX_REPEATED: Final = 8  # characters
 
 _STEMMERS: Final = {
     "ar": "arabic", "ca": "catalan", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish",
@@ -262,7 +263,8 @@ class Tokenizer:
         """Cut a query into the terms that tell most, for a search among terms of ``tokens``.
 
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
-        leaves them out there; words of alphabets are treated as in ``tokens``.
+        leaves them out there; words of alphabets are treated as in ``tokens``. Beside n-grams a word or a number comes
+        as often as a run of its length has n-grams, so that it counts as much.
         """
         return self._cut(text, shorter=False)
 
@@ -271,12 +273,13 @@ class Tokenizer:
         rules = self._words
         terms_of, long_terms_of = rules.terms, rules.terms_uncached
         found: list[str] = []
+        beside = 0 if shorter or text.isascii() else _beside_grams(text)
         for match in (_ASCII_UNITS_RE if text.isascii() else _units_re()).finditer(text):
             kind, unit = match.lastgroup, match[0]
             if kind is None:
                 terms = terms_of(unit) if len(unit) <= MAX_TERM else long_terms_of(unit)
                 if terms:
-                    found.extend(terms)
+                    found.extend(terms * max(1, min(len(unit), _MAX_REPEATED) - beside + 1) if beside else terms)
                 elif unit.isupper() and _is_code(text, match.start(), match.end()):
                     found.append(unit.casefold())
             elif "." in unit:
@@ -286,6 +289,11 @@ class Tokenizer:
             else:
                 found.extend(_grams(unit, 3 if kind == "trigrams" else 2, shorter=shorter))
         return found
+
+
+def _beside_grams(text: str) -> int:
+    """Return the size of the n-grams that a text has, or 0."""
+    return 3 if re.search(f"[{_TRIGRAM_CHARS}]", text) else 2 if re.search(f"[{_BIGRAM_CHARS}]", text) else 0
 
 
 def _grams(run: str, size: int, *, shorter: bool) -> list[str]:
