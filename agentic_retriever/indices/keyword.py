@@ -207,7 +207,7 @@ class KeywordIndex:
         return {"k1": self.k1, "b": self.b, **sizes}
 
     def _score(self, query: str) -> tuple[Rows, Floats]:
-        known = (self.vocabulary.get(token) for token in self.tokenizer.query_tokens(query))
+        known = (self.vocabulary.get(token) for token in self.tokenizer.weighed_tokens(query))
         return self.postings.score((token for token in known if token is not None), len(self))
 
     def _search_allowed(self, rows: Rows, scores: Floats, top_k: int, allowed: Allowed) -> list[tuple[str, float]]:

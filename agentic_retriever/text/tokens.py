@@ -263,23 +263,28 @@ class Tokenizer:
         """Cut a query into the terms that tell most, for a search among terms of ``tokens``.
 
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
-        leaves them out there; words of alphabets are treated as in ``tokens``. Beside n-grams a word or a number comes
-        as often as a run of its length has n-grams, so that it counts as much.
+        leaves them out there; words of alphabets are treated as in ``tokens``.
         """
         return self._cut(text, shorter=False)
 
-    def _cut(self, text: str, *, shorter: bool) -> list[str]:
+    def weighed_tokens(self, text: str) -> list[str]:
+        """Cut a query as ``query_tokens`` does, for scores that add up over terms.
+
+        Beside n-grams a word or a number comes as often as a run of its length has n-grams, so that it counts as much.
+        """
+        return self._cut(text, shorter=False, size=_size_of_grams(text))
+
+    def _cut(self, text: str, *, shorter: bool, size: int = 0) -> list[str]:
         text = lexical_form(text)
         rules = self._words
         terms_of, long_terms_of = rules.terms, rules.terms_uncached
         found: list[str] = []
-        beside = 0 if shorter or text.isascii() else _beside_grams(text)
         for match in (_ASCII_UNITS_RE if text.isascii() else _units_re()).finditer(text):
             kind, unit = match.lastgroup, match[0]
             if kind is None:
                 terms = terms_of(unit) if len(unit) <= MAX_TERM else long_terms_of(unit)
                 if terms:
-                    found.extend(terms * max(1, min(len(unit), _MAX_REPEATED) - beside + 1) if beside else terms)
+                    found.extend(terms * max(1, min(len(unit), _MAX_REPEATED) - size + 1) if size else terms)
                 elif unit.isupper() and _is_code(text, match.start(), match.end()):
                     found.append(unit.casefold())
             elif "." in unit:
@@ -291,8 +296,10 @@ class Tokenizer:
         return found
 
 
-def _beside_grams(text: str) -> int:
-    """Return the size of the n-grams that a text has, or 0."""
+def _size_of_grams(text: str) -> int:
+    """Return how long the n-grams of a text are; 0 where it has none."""
+    if text.isascii():
+        return 0
     return 3 if re.search(f"[{_TRIGRAM_CHARS}]", text) else 2 if re.search(f"[{_BIGRAM_CHARS}]", text) else 0
 
 

@@ -51,6 +51,31 @@ def test_questions_for_a_number_are_seen(query, asks):
     assert bool(Question.of(query, Tokenizer()).kinds & NUMERIC) is asks
 
 
+def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
+    refers = make_node("Before that it checks the archives (see Section 6.1, “How many releases are there?”).")
+    holds = make_node("There are three of them at any time: stable, testing and unstable.", doc_id="other")
+    found = ExtractiveSynthesizer(1).extract("How many releases are there?", assemble([refers, holds], max_chars=9_999))
+    assert [citation.doc_id for citation in found.citations] == ["other"]
+
+
+def test_what_conditions_said_counts_as_found():
+    passages = assemble([make_node("Deed 10 of Somchai, 4 rai.")], max_chars=9_999)
+    plain, settled = (
+        figures_of("deeds in Phuket issued after 1990", passages, (), Evidence(settled=words))
+        for words in ((), ("Phuket", "issued after 1990"))
+    )
+    assert plain["covered"] < 0.5 < settled["covered"] == 1
+
+
+def test_a_passage_that_words_find_far_before_others_is_ahead():
+    passages = assemble([make_node("one", node_id="a"), make_node("two", doc_id="b", node_id="b")], max_chars=9_999)
+    cited = [passages[0].cite(0, 3, 1.0)]
+    ahead, behind = (
+        figures_of("one thing", passages, cited, Evidence(by_words={"a": mine, "b": 4.0})) for mine in (8.0, 1.0)
+    )
+    assert (ahead["ahead"], ahead["first"], behind["ahead"], behind["first"]) == (0.5, 1.0, -0.75, 0.0)
+
+
 def test_asking_words_of_unspaced_scripts_are_no_terms():
     terms = Question.of("ใครเป็นเจ้าของที่ดิน", Tokenizer("th")).terms
     assert not any("ใคร" in term for term in terms)
