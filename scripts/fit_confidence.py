@@ -65,8 +65,10 @@ BLIND = 0.3
 BY_VECTORS = ("beyond", "contrast", "margin", "behind", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
-#: So many answerable questions may be declined; from which probability of being right an answer is called high.
+#: So many answerable questions may be declined; so many answers that are called high are right, in each family.
 DECLINED, RIGHT_WHEN_HIGH = 0.045, 0.9
+#: From which probabilities of being right an answer may be called high, and how many must be for a family to count.
+HIGH, LEAST_HIGH = (0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98), 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,16 +364,35 @@ def gate_of(rows: Sequence[Row], answered: Array) -> float:
     return float(answered[there][np.searchsorted(np.cumsum(mass[there]), DECLINED * mass[there].sum())])
 
 
+def high_of(rows: Sequence[Row], right: Array, declined: Array) -> float:
+    """Choose where ``high`` begins: the lowest threshold from which it is as right as promised, in each family."""
+
+    def holds(limit: float, family: str) -> bool:
+        called = [
+            row.right
+            for at, row in enumerate(rows)
+            if row.family == family and row.kind != "cut" and not declined[at] and right[at] >= limit
+        ]
+        return len(called) < LEAST_HIGH or float(np.mean(called)) >= RIGHT_WHEN_HIGH
+
+    families = {row.family for row in rows}
+    return next((limit for limit in HIGH if all(holds(limit, family) for family in families)), HIGH[-1])
+
+
 def judged(rows: Sequence[Row]) -> tuple[ConfidenceModels, Array, Array]:
     """Fit on all rows, and tell which rows are declined and high when each family is judged by the others alone."""
     answered, right = held_out(rows)
-    models = replace(fit(rows), answered_from=round(gate_of(rows, answered), 4), high_from=RIGHT_WHEN_HIGH)
-    declined = np.zeros(len(rows), dtype=bool)
+    declined, high = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for family in {row.family for row in rows}:
-        others = [at for at, row in enumerate(rows) if row.family != family]
-        limit = gate_of([rows[at] for at in others], answered[others])
-        declined |= np.array([row.family == family for row in rows]) & (answered < limit)
-    return models, declined, ~declined & (right >= RIGHT_WHEN_HIGH)
+        own = np.array([row.family == family for row in rows])
+        others = [rows[at] for at in np.flatnonzero(~own)]
+        gate = gate_of(others, answered[~own])
+        declined |= own & (answered < gate)
+        high |= own & (answered >= gate) & (right >= high_of(others, right[~own], answered[~own] < gate))
+    models = replace(
+        fit(rows), answered_from=round(gate_of(rows, answered), 4), high_from=high_of(rows, right, declined)
+    )
+    return models, declined, high
 
 
 def report(rows: Sequence[Row], declined: Array, high: Array) -> dict[str, dict[str, float | None]]:

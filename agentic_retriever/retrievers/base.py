@@ -486,6 +486,7 @@ NUMBERED: Final = "numbered"  # the source in the per-source scores of what was 
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
 _SHORT_TITLE, _MAX_TITLES, _LEAST_SHARE = 3, 20_000, 0.4  # of the terms that are asked about
+_HARDLY_MORE: Final = 0.75  # of them, where nothing but the title is asked about
 MIN_CHUNKS: Final = 3  # of a part that is asked for by its title alone
 _LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
 _LETTER: Final = re.compile(r"[^\W\u0e00-\u9fff]")  # of a script with spaces between words
@@ -569,9 +570,7 @@ def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
 def asks_for_part(index: Index, question: str) -> bool:
     """Tell whether a question is hardly more than the title of a part of several chunks, which the prefilter knows."""
     title, ids = named_part(question, run_guarded(f"the prefilter of index {index.name}", index.metadata))
-    tokens = Tokenizer(language=detect_language(question))
-    named = set(tokens.query_tokens(title))
-    return len(ids) >= MIN_CHUNKS and len({*tokens.query_tokens(question)} - named) <= (len(named) > 1)
+    return len(ids) >= MIN_CHUNKS and _named_share(question, title) >= _HARDLY_MORE
 
 
 def _in_turn(nodes: Sequence[BaseNode], title: str) -> list[BaseNode]:

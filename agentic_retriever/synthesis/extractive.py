@@ -272,6 +272,9 @@ _HEADING: Final = re.compile(r"#{1,6}\s")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
+_GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_])")
+_MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
+_DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
@@ -344,6 +347,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         start = begin + (bullet.end() if bullet else 0)
         terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
         level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING))
+        level = level or (_DEFINED if _is_defined(text, begin, end) else 0)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         is_rule = _TABLE_RULE.fullmatch(piece) is not None
@@ -369,6 +373,16 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         if is_head:
             table, head = terms, (begin, end)
     return found
+
+
+def _is_defined(text: str, begin: int, end: int) -> bool:
+    """Tell whether a few words are a paragraph of their own, which the next one is about."""
+    piece, behind = text[begin:end].strip(), text[end:]
+    alone = not text[:begin].rpartition("\n")[2].strip() and not behind.partition("\n")[0].strip()
+    apart = (not text[:begin].strip() or text[:begin].rstrip(" \t").endswith("\n\n")) and _GAP.match(behind) is not None
+    short = len(piece) <= _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
+    announced = text[:begin].rstrip().endswith((":", "："))
+    return short and alone and apart and not announced and not _ITEM.match(piece) and not _BULLET.match(piece)
 
 
 def _heading_level(piece: str, *, starts_line: bool) -> int:
@@ -648,6 +662,8 @@ def _items_of(found: Found, i: int) -> list[int]:
     """The items of a list that a sentence announces: "Excluded are:" says nothing alone."""
     if not found[i].text.endswith((":", "：")):
         return []
+    if _adjoins(found, i) and not found[i + 1].item and found[i + 1].width <= _MAX_LEANT_ON:
+        return [i + 1]
     items = []
     room = _MAX_LIST_CHARS
     for j in range(i + 1, len(found)):

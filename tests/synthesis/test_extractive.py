@@ -58,6 +58,13 @@ def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
     assert [citation.doc_id for citation in found.citations] == ["other"]
 
 
+def test_a_word_alone_above_a_paragraph_heads_it_and_what_a_colon_announces_comes_with_it():
+    text = "staff\n\nAllows users to add local changes without root.\n\nusers\n\nMembers of it are people."
+    assert "Allows users" in extract("What is the staff group for?", [make_node(text, start=0)], max_sentences=1).text
+    magic = "The bytes have these values:\n\n    FD 37 7A 58 5A 00\n\nDecoders must check them."
+    assert "FD 37" in extract("What values do the bytes have?", [make_node(magic, start=0)], max_sentences=1).text
+
+
 def test_what_conditions_said_counts_as_found():
     passages = assemble([make_node("Deed 10 of Somchai, 4 rai.")], max_chars=9_999)
     plain, settled = (
