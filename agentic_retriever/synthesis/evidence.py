@@ -43,10 +43,10 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     query = examined(query)
     places = [passage.node_id for passage in passages]
     at = places.index(cited[0].node_id) if cited and cited[0].node_id in places else 0
-    by_cosines, quote = _by_cosines(passages, at, known), cited[0].quote if cited else ""
+    by_cosines = _by_cosines(passages, at, known)
     # Words of another language say nothing, unless nothing else does either.
     foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
-    by_words = _by_words(query, passages, at, quote, known, foreign=foreign)
+    by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
     return {
@@ -75,16 +75,14 @@ def _language(passage: ContextPassage) -> str:
 
 
 def _by_words(
-    query: str, passages: Sequence[ContextPassage], at: int, quote: str, known: Evidence, *, foreign: bool
+    query: str, passages: Sequence[ContextPassage], at: int, known: Evidence, *, foreign: bool
 ) -> dict[str, float | None]:
     profile = known.profile
     tokenizer = Tokenizer(profile.language if profile is not None else detect_language(query))
     asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
-    brevity = 1 / math.sqrt(max(1, len(terms)))
     if foreign or not passages or not terms:
-        names = ("covered", "reachable", "absent", "unknown", "lead", "quoted", "accord", "ahead", "first")
-        return {"brevity": brevity, **dict.fromkeys(names)}
+        return dict.fromkeys(("covered", "reachable", "absent", "unknown", "lead", "accord", "ahead", "first"))
     settled = frozenset(term for words in known.settled for term in tokenizer.tokens(words))
     own = [settled.union(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
@@ -93,10 +91,8 @@ def _by_words(
     others = [covered[i] for i in range(len(own)) if not _same_place(passages[i], passages[best])]
     everywhere = frozenset[str]().union(*own)
     return {
-        "brevity": brevity,
         "covered": covered[at],
         "reachable": covered[best],
-        "quoted": _share(weights, settled.union(tokenizer.tokens(quote))),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
         "lead": covered[best] - max(others, default=0.0),
