@@ -46,6 +46,8 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     by_cosines = _by_cosines(passages, at, known)
     # Words of another language say nothing, unless nothing else does either.
     foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
+    for words in known.settled:  # neither sought in the passages nor missed there
+        query = query.replace(words, " ")
     by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
@@ -81,10 +83,11 @@ def _by_words(
     tokenizer = Tokenizer(profile.language if profile is not None else detect_language(query))
     asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
+    if known.settled and passages and not terms:
+        return {"covered": 1.0, "reachable": 1.0, "absent": 0.0}
     if foreign or not passages or not terms:
         return dict.fromkeys(("covered", "reachable", "absent", "unknown", "lead", "accord", "ahead", "first"))
-    settled = frozenset(term for words in known.settled for term in tokenizer.tokens(words))
-    own = [settled.union(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
+    own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
     covered = [_share(weights, there) for there in own]
     best = max(range(len(own)), key=covered.__getitem__)

@@ -72,6 +72,10 @@ def test_what_conditions_said_counts_as_found():
         for words in ((), ("Phuket", "issued after 1990"))
     )
     assert plain["covered"] < 0.5 < settled["covered"] == 1
+    nothing_else = figures_of("in Phuket", passages, (), Evidence(settled=("in Phuket",)))
+    assert (nothing_else["covered"], nothing_else["reachable"]) == (1, 1)
+    other = figures_of("deeds in Krabi after 1990", passages, (), Evidence(settled=("after 1990",)))
+    assert other["covered"] < 0.6  # for no deed is in Krabi
 
 
 def test_a_passage_that_words_find_far_before_others_is_ahead():
