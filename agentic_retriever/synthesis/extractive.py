@@ -346,8 +346,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         bullet = _BULLET.match(piece)
         start = begin + (bullet.end() if bullet else 0)
         terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
-        level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING))
-        level = level or (_DEFINED if _is_defined(text, begin, end) else 0)
+        level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         is_rule = _TABLE_RULE.fullmatch(piece) is not None
@@ -385,14 +384,18 @@ def _is_defined(text: str, begin: int, end: int) -> bool:
     return short and alone and apart and not announced and not _ITEM.match(piece) and not _BULLET.match(piece)
 
 
-def _heading_level(piece: str, *, starts_line: bool) -> int:
+def _heading_level(text: str, begin: int, end: int) -> int:
     """The depth of a heading, from 1, or 0 for other text; a question that begins a line heads its answer."""
+    piece = text[begin:end]
     if marks := _HEADING.match(piece):
         return len(marks[0].rstrip())
     # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
     if (number := _SECTION_LINE.fullmatch(piece)) and not piece.endswith(_ENDS):
         return 10 + number[0].split()[0].rstrip(".").count(".")
-    return 20 if starts_line and piece.rstrip("*_ ").endswith(_ASKS) else 0
+    starts_line = not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING)
+    if starts_line and piece.rstrip("*_ ").endswith(_ASKS):
+        return 20
+    return _DEFINED if _is_defined(text, begin, end) else 0
 
 
 # --- how well each sentence answers a question, by what can be seen in its words ------------------------------------
