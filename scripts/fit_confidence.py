@@ -15,7 +15,7 @@ folders when chunks have changed). DATA_FOLDER holds ``collections/NAME`` and ``
 
 An answer is right when a citation of it lies in a gold document, or in the gold section of a long one. What is
 reported of a corpus is judged by a fit on the other families of corpora (translations are one family), the threshold
-of the gate and of ``high`` included.
+of the gate included; that of ``high`` is one number, chosen on all of these judgments but ``cut``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ BLIND = 0.3
 BY_VECTORS = ("beyond", "contrast", "margin", "behind", "accord", "unknown")
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure
 ROUNDS, STILL = 4_000, 1e-8
-#: So many answerable questions may be declined; from which probability of being right an answer is called high.
-DECLINED, RIGHT_WHEN_HIGH = 0.045, 0.9
+#: So many answerable questions may be declined; so many answers that are called high are right.
+DECLINED, RIGHT_WHEN_HIGH = 0.048, 0.92
+#: From which probabilities of being right an answer may be called high.
+HIGH = (0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,16 +364,28 @@ def gate_of(rows: Sequence[Row], answered: Array) -> float:
     return float(answered[there][np.searchsorted(np.cumsum(mass[there]), DECLINED * mass[there].sum())])
 
 
+def high_of(rows: Sequence[Row], right: Array, declined: Array) -> float:
+    """Choose where ``high`` begins: the lowest threshold from which, by fits on others, it is as right as promised."""
+
+    def share(limit: float) -> float:
+        called = [
+            row.right for at, row in enumerate(rows) if row.kind != "cut" and not declined[at] and right[at] >= limit
+        ]
+        return float(np.mean(called)) if called else 1.0
+
+    return next((limit for limit in HIGH if share(limit) >= RIGHT_WHEN_HIGH), HIGH[-1])
+
+
 def judged(rows: Sequence[Row]) -> tuple[ConfidenceModels, Array, Array]:
     """Fit on all rows, and tell which rows are declined and high when each family is judged by the others alone."""
     answered, right = held_out(rows)
-    models = replace(fit(rows), answered_from=round(gate_of(rows, answered), 4), high_from=RIGHT_WHEN_HIGH)
     declined = np.zeros(len(rows), dtype=bool)
     for family in {row.family for row in rows}:
-        others = [at for at, row in enumerate(rows) if row.family != family]
-        limit = gate_of([rows[at] for at in others], answered[others])
-        declined |= np.array([row.family == family for row in rows]) & (answered < limit)
-    return models, declined, ~declined & (right >= RIGHT_WHEN_HIGH)
+        own = np.array([row.family == family for row in rows])
+        declined |= own & (answered < gate_of([rows[at] for at in np.flatnonzero(~own)], answered[~own]))
+    high_from = high_of(rows, right, declined)
+    models = replace(fit(rows), answered_from=round(gate_of(rows, answered), 4), high_from=high_from)
+    return models, declined, ~declined & (right >= high_from)
 
 
 def report(rows: Sequence[Row], declined: Array, high: Array) -> dict[str, dict[str, float | None]]:

@@ -545,6 +545,7 @@ _JUDGED_BY: Final = {
     "citation_precision": "gold documents",
     "citation_recall": "gold documents",
     "answer_f1": "gold answers",
+    "answer_recall": "gold answers",
     "exact_match": "gold answers",
     "abstention": "labels of the questions",
 }
@@ -628,6 +629,7 @@ def _values(query: LabelledQuery, record: Mapping[str, Any]) -> dict[str, float]
     if query.answerable and query.answer:
         text = str(record.get("text", ""))
         found["answer_f1"] = measures.answer_f1(text, query.answer)
+        found["answer_recall"] = measures.answer_recall(text, query.answer)
         found["exact_match"] = float(measures.exact_match(text, query.answer))
     judged = {name: record[fact] for name, fact in _BY_MODEL.items() if record.get(fact) is not None}
     return found | {name: float(value) for name, value in judged.items()}

@@ -29,6 +29,7 @@ from agentic_retriever.stores.edge import found_facts
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text.references import without_titles
 from agentic_retriever.text.sentences import central_sentences
 
 logger = logging.getLogger(__name__)
@@ -395,7 +396,7 @@ class DerivedCollection(Generic[V]):
         """Write a batch: new nodes, removal of old ones, what is now held; each step can be done twice."""
         nodes = [node for _, (derived, _facts) in batch.values() for node in derived]
         if nodes:
-            texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+            texts = [without_titles(node.get_content(metadata_mode=MetadataMode.EMBED)) for node in nodes]
             vectors, _ = self._index.embedding.embed_passages(texts, on_progress=progress.nodes_done)
             pairs = zip(nodes, vectors, strict=True)
             self.store.add([node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs])

@@ -27,6 +27,7 @@ from agentic_retriever.ingestion.sections import map_sections, title_sections
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text, plain_metadata, unit_vectors
+from agentic_retriever.text.references import without_titles
 
 FLUSH_NODES = 64  # nodes that are embedded and written together; also the most work that a crash can lose
 
@@ -273,7 +274,7 @@ class Indexer:
         """Return the nodes with vectors, and how many of these the model had to compute."""
         missing = [node for node in nodes if node.embedding is None]
         vectors, computed = self._index.embedding.embed_passages(
-            [embedded_text(node) for node in missing], on_progress=self._progress.nodes_done
+            [without_titles(embedded_text(node)) for node in missing], on_progress=self._progress.nodes_done
         )
         made = {node.node_id: vector.tolist() for node, vector in zip(missing, vectors, strict=True)}
         return [

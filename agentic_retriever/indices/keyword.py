@@ -33,6 +33,7 @@ from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.points import searched_text
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.text.references import TITLED_RE
 
 if TYPE_CHECKING:
     from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
@@ -206,7 +207,7 @@ class KeywordIndex:
         return {"k1": self.k1, "b": self.b, **sizes}
 
     def _score(self, query: str) -> tuple[Rows, Floats]:
-        known = (self.vocabulary.get(token) for token in self.tokenizer.query_tokens(query))
+        known = (self.vocabulary.get(token) for token in self.tokenizer.weighed_tokens(query))
         return self.postings.score((token for token in known if token is not None), len(self))
 
     def _search_allowed(self, rows: Rows, scores: Floats, top_k: int, allowed: Allowed) -> list[tuple[str, float]]:
@@ -243,13 +244,8 @@ def _identity(tokenizer: Tokenizer, version: int) -> dict[str, Any]:
     return {"kind": "keyword", "format": FORMAT, "version": version, "fingerprint": tokenizer.fingerprint}
 
 
-# ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about. By its words alone the chunk that
-# says so would be found for that question, before the one that answers it.
+# By its words alone the chunk that refers to a section by its title would be found before the one that answers it.
 
-_TITLED: Final = re.compile(
-    r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){1,4})\.?[\s,:\u7bc0\u8282]{0,3}"
-    r"(?:“([^”\n]{4,200})”|„([^“”\n]{4,200})[“”]|«([^»\n]{4,200})»|「([^」\n]{4,200})」)"
-)
 _SECTION_NUMBER: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){1,4}(?![\d.]*\w)")
 
 
@@ -273,7 +269,7 @@ class TitledReferences:
             self._titles.append((found[1], doc_id, node.node_id, " ".join(title.split())))
             return found[1]
 
-        return _TITLED.sub(taken, text)
+        return TITLED_RE.sub(taken, text)
 
     def said(self) -> Iterator[tuple[str, str]]:
         """Yield the titles with the nodes that they belong to, each once; those of no known section stay."""

@@ -39,6 +39,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
 from agentic_retriever.retrievers.base import (
+    BM25,
     NUMBERED,
     asks_for_part,
     copied_nodes,
@@ -150,6 +151,7 @@ class _Run:
     decision: schema.RouteDecision = field(init=False, repr=False)  # there only once it was routed
     order: tuple[schema.Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
+    settled: tuple[str, ...] = ()  # the words of the question that conditions said
 
     @property
     def other_forms(self) -> tuple[str, ...]:
@@ -579,6 +581,7 @@ class Pipeline:
             nodes,
             degraded=(*left_out(failed), *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
+            settled=next(iter(results.values())).settled if len(results) == 1 else (),
         )
         index = self.resources.index(chosen.name)
         profile = index.search_profile() or index.profile()
@@ -627,7 +630,7 @@ class Pipeline:
     def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
         """Put the record of the search around the best find."""
         best = max(finds, key=lambda one: one.rank)  # the first of equals
-        run.origin = best.origin
+        run.origin, run.settled = best.origin, best.result.settled
         nodes, lost = self._refine(run, best)
         names = [strategy.value for strategy in run.order]
         following = dict(zip(names, [*names[1:], "none"], strict=True))
@@ -727,13 +730,16 @@ class Pipeline:
 
     def _evidence(self, run: _Run, retrieval: schema.Retrieval, index: Index) -> Evidence:
         found = {node.node.node_id: node_cosine(node) for node in retrieval.nodes}
+        scores = {node.node.node_id: retrievers.source_scores(node).get(BM25) for node in retrieval.nodes}
         looked_up = [node.node.node_id for node in retrieval.nodes if NUMBERED in retrievers.source_scores(node)]
         return Evidence(
             query_vector=run.vector,
             profile=index.search_profile() or index.profile(),
             unrelated=self._unrelated(run) if run.vector is not None and self.resources.compares(index) else None,
             cosines={node_id: cosine for node_id, cosine in found.items() if cosine is not None},
+            by_words={node_id: score for node_id, score in scores.items() if score is not None},
             looked_up=frozenset(looked_up),
+            settled=run.settled,
         )
 
     def _unrelated(self, run: _Run) -> Vector | None:

@@ -34,6 +34,7 @@ from agentic_retriever.indices.prefilter.index import FilterPlan, MetadataIndex
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text.tokens import without_asking, without_requests
 from agentic_retriever.threads import Workers, guard
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 from agentic_retriever.understanding.asked import asked_parts, nearest_numbers, reading_order
@@ -171,6 +172,7 @@ class SearchResult:
     degraded: tuple[Degradation, ...] = ()
     understood: tuple[str, ...] = ()  # how the question was read, in words
     sources: Mapping[str, Scores] = field(default_factory=dict)  # scores by source
+    settled: tuple[str, ...] = ()  # the words of the question that conditions say, which all nodes satisfy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +368,7 @@ def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResul
         by_source = {name: value for name, value in given.items() if value > -math.inf}
         said = {**details(one), SCORES_KEY: by_source}
         nodes.append(RetrievedNode(node=copied_node(one.node), score=score, details=said))
-    return SearchResult(nodes, found.degraded, found.understood)
+    return SearchResult(nodes, found.degraded, found.understood, settled=found.settled)
 
 
 def satisfying(nodes: Iterable[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:
@@ -483,7 +485,8 @@ def merge_sides(
 NUMBERED: Final = "numbered"  # the source in the per-source scores of what was looked up
 _NUMBER_FIELDS: Final = {"section": ("section_number",), "article": ("article_number", "article")}
 _MAX_PARTS: Final = 200  # nodes that are read of parts of one number
-_SHORT_TITLE, _MAX_TITLES, _LEAST_SHARE = 3, 20_000, 6  # a sixth of the question at least
+_SHORT_TITLE, _MAX_TITLES, _LEAST_SHARE = 3, 20_000, 0.4  # of the terms that are asked about
+_HARDLY_MORE: Final = 0.75  # of them, where nothing but the title is asked about
 MIN_CHUNKS: Final = 3  # of a part that is asked for by its title alone
 _LABEL: Final = re.compile(r"^\W*(?:\w+\s+)?(?:\d{1,3}(?:\.\d{1,3})*|[ivxlc]+)[.:)]?\s+")  # "2.1 ", "artículo 8. "
 _LETTER: Final = re.compile(r"[^\W\u0e00-\u9fff]")  # of a script with spaces between words
@@ -518,7 +521,7 @@ def with_asked_parts(
             told.append(f"there is no {kind} {number}; the nearest numbers are {nearest}")
     if by_title and not asked:
         title, ids = named_part(request.query, metadata)
-        ids = ids if len(title) * _LEAST_SHARE >= len(request.query) else []
+        ids = ids if _named_share(request.query, title) >= _LEAST_SHARE else []
         meant = _meant(request, ids, fetch_nodes(index, ids), found)
         nodes = {node.node_id: node for node in _in_turn(meant, title)}
         told = [f"{title!r}, looked up by its title"] if nodes else []
@@ -546,6 +549,12 @@ def named_part(question: str, metadata: MetadataIndex) -> tuple[str, list[str]]:
     return best[1], found
 
 
+def _named_share(question: str, title: str) -> float:
+    tokens = Tokenizer(language=detect_language(question))
+    asked = set(tokens.query_tokens(without_requests(without_asking(question))))
+    return len(asked.intersection(tokens.query_tokens(title))) / max(1, len(asked))
+
+
 @lru_cache(16)
 def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
     automaton = ahocorasick.Automaton()
@@ -561,9 +570,7 @@ def _titles(metadata: MetadataIndex, _version: int) -> ahocorasick.Automaton:
 def asks_for_part(index: Index, question: str) -> bool:
     """Tell whether a question is hardly more than the title of a part of several chunks, which the prefilter knows."""
     title, ids = named_part(question, run_guarded(f"the prefilter of index {index.name}", index.metadata))
-    tokens = Tokenizer(language=detect_language(question))
-    named = set(tokens.query_tokens(title))
-    return len(ids) >= MIN_CHUNKS and len({*tokens.query_tokens(question)} - named) <= (len(named) > 1)
+    return len(ids) >= MIN_CHUNKS and _named_share(question, title) >= _HARDLY_MORE
 
 
 def _in_turn(nodes: Sequence[BaseNode], title: str) -> list[BaseNode]:

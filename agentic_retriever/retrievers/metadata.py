@@ -94,4 +94,6 @@ class MetadataRetriever(base.RetrieverAdapter):
             for said in rung.dropped
         )
         told = (*read.degraded, *result.degraded, *lost)
-        return replace(result, degraded=told, understood=tuple(clause.say for clause in rung.kept))
+        spans = () if rung.dropped else (span for clause in rung.kept for span in clause.spans)
+        settled = tuple(request.query[start:end] for start, end in spans)
+        return replace(result, degraded=told, understood=tuple(clause.say for clause in rung.kept), settled=settled)

@@ -74,7 +74,7 @@ class SparseBM25(FileTable):
 
     def query(self, text: str) -> SparseRow:
         """Return the vector of a question; a weight is how often the term comes."""
-        counts = Counter(map(term_number, self.tokenizer.query_tokens(text)))
+        counts = Counter(map(term_number, self.tokenizer.weighed_tokens(text)))
         return _row({number: float(count) for number, count in counts.items()})
 
     def save(self, folder: Path) -> None:

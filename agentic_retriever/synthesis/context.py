@@ -246,7 +246,9 @@ class Evidence:
     profile: IndexProfile | None = None  # of the index that was searched, or of the first one of several
     unrelated: NDArray[Any] | None = None  # vectors of questions that hardly any document answers, (n, dimension)
     cosines: Mapping[str, float] = field(default_factory=dict)  # of the question with the nodes, by their ids
+    by_words: Mapping[str, float] = field(default_factory=dict)  # BM25 scores of the nodes that it found
     looked_up: frozenset[str] = frozenset()  # ids of the nodes that the question names by the number of their part
+    settled: tuple[str, ...] = ()  # the words of the question that conditions say, which all nodes satisfy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

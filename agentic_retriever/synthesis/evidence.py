@@ -43,10 +43,12 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     query = examined(query)
     places = [passage.node_id for passage in passages]
     at = places.index(cited[0].node_id) if cited and cited[0].node_id in places else 0
-    by_cosines, quote = _by_cosines(passages, at, known), cited[0].quote if cited else ""
+    by_cosines = _by_cosines(passages, at, known)
     # Words of another language say nothing, unless nothing else does either.
     foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
-    by_words = _by_words(query, passages, at, quote, known, foreign=foreign)
+    for words in known.settled:  # neither sought in the passages nor missed there
+        query = query.replace(words, " ")
+    by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
     return {
@@ -75,34 +77,41 @@ def _language(passage: ContextPassage) -> str:
 
 
 def _by_words(
-    query: str, passages: Sequence[ContextPassage], at: int, quote: str, known: Evidence, *, foreign: bool
+    query: str, passages: Sequence[ContextPassage], at: int, known: Evidence, *, foreign: bool
 ) -> dict[str, float | None]:
     profile = known.profile
     tokenizer = Tokenizer(profile.language if profile is not None else detect_language(query))
     asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
-    brevity = 1 / math.sqrt(max(1, len(terms)))
+    if known.settled and passages and not terms:
+        return {"covered": 1.0, "reachable": 1.0, "absent": 0.0}
     if foreign or not passages or not terms:
-        names = ("covered", "reachable", "absent", "unknown", "found", "lead", "quoted", "accord")
-        return {"brevity": brevity, **dict.fromkeys(names)}
+        return dict.fromkeys(("covered", "reachable", "absent", "unknown", "lead", "accord", "ahead", "first"))
     own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
-    total = math.fsum(weights.values())
     covered = [_share(weights, there) for there in own]
     best = max(range(len(own)), key=covered.__getitem__)
     others = [covered[i] for i in range(len(own)) if not _same_place(passages[i], passages[best])]
     everywhere = frozenset[str]().union(*own)
     return {
-        "brevity": brevity,
         "covered": covered[at],
         "reachable": covered[best],
-        "quoted": _share(weights, frozenset(tokenizer.tokens(quote))),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
-        "found": total * covered[at],
         "lead": covered[best] - max(others, default=0.0),
         "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
+        **_by_scores(passages, at, known.by_words),
     }
+
+
+def _by_scores(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> dict[str, float | None]:
+    """How far the cited passage is ahead of other places by its words, as a share of the best score."""
+    best = max((scores.get(passage.node_id, 0.0) for passage in passages), default=0.0)
+    if best <= 0:
+        return {"ahead": None, "first": None}
+    mine = scores.get(passages[at].node_id, 0.0)
+    others = [scores.get(one.node_id, 0.0) for one in passages if not _same_place(one, passages[at])]
+    return {"ahead": (mine - max(others, default=0.0)) / best, "first": float(mine >= best)}
 
 
 def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:

@@ -22,6 +22,7 @@ from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
 from agentic_retriever.text.numbers import numbers_in
+from agentic_retriever.text.references import without_titles
 from agentic_retriever.text.scripts import Script, dominant_script
 from agentic_retriever.text.tokens import without_asking
 
@@ -271,6 +272,9 @@ _HEADING: Final = re.compile(r"#{1,6}\s")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
+_GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_])")
+_MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
+_DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
@@ -305,7 +309,7 @@ class Candidate:
     def in_context(self) -> str:
         """The sentence below its title and section, as it is embedded: alone it seldom says what it is about."""
         header = self.passage.header_at(self.start)
-        return f"{header}\n{self.text}" if header else self.text
+        return without_titles(f"{header}\n{self.text}" if header else self.text)
 
 
 Found = Sequence[Candidate]
@@ -341,8 +345,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
         start = begin + (bullet.end() if bullet else 0)
-        terms = frozenset(tokenizer.tokens(text[start:end]))
-        level = _heading_level(piece, starts_line=not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING))
+        terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
+        level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         is_rule = _TABLE_RULE.fullmatch(piece) is not None
@@ -370,14 +374,28 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     return found
 
 
-def _heading_level(piece: str, *, starts_line: bool) -> int:
+def _is_defined(text: str, begin: int, end: int) -> bool:
+    """Tell whether a few words are a paragraph of their own, which the next one is about."""
+    piece, behind = text[begin:end].strip(), text[end:]
+    alone = not text[:begin].rpartition("\n")[2].strip() and not behind.partition("\n")[0].strip()
+    apart = (not text[:begin].strip() or text[:begin].rstrip(" \t").endswith("\n\n")) and _GAP.match(behind) is not None
+    short = len(piece) <= _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
+    announced = text[:begin].rstrip().endswith((":", "："))
+    return short and alone and apart and not announced and not _ITEM.match(piece) and not _BULLET.match(piece)
+
+
+def _heading_level(text: str, begin: int, end: int) -> int:
     """The depth of a heading, from 1, or 0 for other text; a question that begins a line heads its answer."""
+    piece = text[begin:end]
     if marks := _HEADING.match(piece):
         return len(marks[0].rstrip())
     # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
     if (number := _SECTION_LINE.fullmatch(piece)) and not piece.endswith(_ENDS):
         return 10 + number[0].split()[0].rstrip(".").count(".")
-    return 20 if starts_line and piece.rstrip("*_ ").endswith(_ASKS) else 0
+    starts_line = not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING)
+    if starts_line and piece.rstrip("*_ ").endswith(_ASKS):
+        return 20
+    return _DEFINED if _is_defined(text, begin, end) else 0
 
 
 # --- how well each sentence answers a question, by what can be seen in its words ------------------------------------
@@ -647,6 +665,8 @@ def _items_of(found: Found, i: int) -> list[int]:
     """The items of a list that a sentence announces: "Excluded are:" says nothing alone."""
     if not found[i].text.endswith((":", "：")):
         return []
+    if _adjoins(found, i) and not found[i + 1].item and found[i + 1].width <= _MAX_LEANT_ON:
+        return [i + 1]
     items = []
     room = _MAX_LIST_CHARS
     for j in range(i + 1, len(found)):

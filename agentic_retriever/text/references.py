@@ -28,6 +28,12 @@ _REACH: Final = 24  # characters
 _NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
 _THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
 
+# ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about, and not what is said here.
+TITLED_RE: Final = re.compile(
+    r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){1,4})\.?[\s,:\u7bc0\u8282]{0,3}"
+    r"(?:“([^”\n]{4,200})”|„([^“”\n]{4,200})[“”]|«([^»\n]{4,200})»|「([^」\n]{4,200})」)"
+)
+
 MAX_REFERENCES: Final = 40  # read in one text
 _MAX_RANGE: Final = 10
 
@@ -71,3 +77,8 @@ def _numbers(text: str) -> Iterable[str]:
         if joint in _RANGES and number.isdecimal() and following.isdecimal():
             yield from map(str, range(int(number) + 1, min(int(following), int(number) + _MAX_RANGE)))
         yield following
+
+
+def without_titles(text: str) -> str:
+    """Leave of references to numbered sections the number alone."""
+    return TITLED_RE.sub(r"\1", text)

@@ -10,7 +10,7 @@ from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, wr
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark, datasets, material
 from agentic_retriever.evaluation.harness import average_precision
-from agentic_retriever.evaluation.measures import answer_f1, answer_tokens, exact_match
+from agentic_retriever.evaluation.measures import answer_f1, answer_recall, answer_tokens, exact_match
 from agentic_retriever.schema import Complexity, Strategy
 from agentic_retriever.testing import FakeEmbedding
 
@@ -278,6 +278,8 @@ def test_answers_are_compared_word_by_word():
         assert answer_f1(answer, gold) == pytest.approx(f1)
         assert exact_match(answer, gold) == (f1 == 1.0)
     assert answer_tokens("ab ไร่") == ["ab", "ไ", "ร", "่"]  # scripts without spaces by characters
+    assert answer_recall("It leaves at nine, from pier 4. [1]", "at nine") == 1.0
+    assert answer_recall("nine", "nine nine ten") == pytest.approx(1 / 3)
     for verdicts, value in (([], 0), ([False], 0), ([True, False, True], (1 + 2 / 3) / 2)):
         assert average_precision(verdicts) == pytest.approx(value)
 

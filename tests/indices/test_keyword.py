@@ -31,7 +31,7 @@ class Letters:
     def tokens(self, text: str) -> list[str]:
         return [c for c in text if c.isalpha()]
 
-    query_tokens = tokens
+    query_tokens = weighed_tokens = tokens
 
 
 def build(texts, tokenizer=Letters(), **kwargs):

@@ -368,6 +368,16 @@ def test_packaged_table_is_dated_and_knows_what_is_free_and_an_own_file_goes_bef
     assert table.price("openai/gpt-4o") == PriceTable.load().price("openai/gpt-4o")
 
 
+def test_the_packaged_prices_are_of_current_models_and_no_older_than_they_were_checked():
+    table = PriceTable.load()
+    assert dt.date.fromisoformat(table.as_of) >= dt.date(2026, 11, 23)
+    for name, paid in {"gpt-6.1-terra": 6, "gpt-6-luna": 0.6, "claude-opus-5.5": 24, "claude-sonnet-5.5": 12}.items():
+        assert table.price(name).cost_usd(1_000_000, 1_000_000) == pytest.approx(paid)
+        assert table.price(name).context_tokens >= 200_000
+    assert {name.partition("/")[0] for name in table.prices} == {"openai", "anthropic"}
+    assert all(0 < price.in_usd < price.out_usd for price in table.prices.values())
+
+
 WRONG = '{"models": {"a/b": {"in": 1, "out": 1, '
 
 

@@ -200,6 +200,14 @@ def test_a_part_that_is_asked_for_by_its_number_comes_first_with_what_is_below_i
     ]
 
 
+def test_a_title_of_one_word_is_not_meant_by_a_question_about_more(rules):
+    def understood(query):
+        return rules.retrieve(query, index="rules", strategy="recursive").understood
+
+    assert understood("Give me an overview of nets") == ("'1.2 Nets', looked up by its title",)
+    assert understood("Give me an overview of nets, boats and fees") == ()
+
+
 def test_a_number_says_nothing_to_a_pinned_search_nor_in_an_index_without_numbers(rules):
     assert not rules.retrieve("section 1.2", index="rules", strategy="vector").understood
     assert not rules.retrieve("section 1.2", index="planets").understood
