@@ -20,7 +20,7 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from agentic_retriever.catalog.claims import CUT_OFF, Claims
+from agentic_retriever.catalog.claims import CUT_OFF
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.indices import Indexer
@@ -39,7 +39,6 @@ STATES = {
     "begun": (Catalog, "begin", "after"),
     "stored": (Catalog, "confirm", "before"),
     "confirmed": (Catalog, "confirm", "after"),
-    "finished": (Claims, "finish", "after"),
 }
 
 

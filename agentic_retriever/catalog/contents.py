@@ -13,7 +13,7 @@ from agentic_retriever import errors
 from agentic_retriever.catalog.database import upsert
 from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow
-from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
+from agentic_retriever.catalog.tables import DOCUMENTS, FREE, INDEXES, NODES
 from agentic_retriever.ingestion import SourceDocument
 
 _D: Final = DOCUMENTS.c
@@ -116,6 +116,15 @@ class Catalog:
         known = sa.select(_N.node_id, _N.checksum).where(_N.index_id == self.id, _N.checksum.is_not(None))
         return dict(map(tuple, self._read(known)))
 
+    def said(self) -> dict[str, dict[str, Any]]:
+        """Return what callers said of documents, by ``doc_id``."""
+        rows = self._read(sa.select(_D.doc_id, _D.given).where(self._mine, _D.given != {}))
+        return {row.doc_id: row.given["said"] for row in rows if row.given.get("said")}
+
+    def inactive(self) -> set[str]:
+        """Return the ids of documents that are switched off."""
+        return {row.doc_id for row in self._read(sa.select(_D.doc_id).where(self._mine, ~_D.is_active))}
+
     def begin_source(self, root: str) -> None:
         """Note that a file or folder is being added, until :meth:`end_source`."""
         self._note_adding(lambda roots: sorted({*roots, root}))
@@ -144,15 +153,18 @@ class Catalog:
         documents: Sequence[tuple[CatalogEntry, Sequence[str]]],
         checksums: Mapping[str, int] | None = None,
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Note that documents now have exactly these nodes, whose vectors may be as before; raise the version.
 
-        ``nodes`` are the columns of nodes by their ids, as far as they are to change.
+        Whoever processed them has no claim to them any more. ``nodes`` are the columns of nodes by their ids, as far as
+        they are to change, and ``facts`` those of records by ``doc_id``.
         """
         with self._write() as connection:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
             now = self._clock()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
+            done |= {"tries": 0, **FREE}
             rows = [
                 {**self._row(e, ids), **done, "total_chunks": len(held), "created_at": now} for e, held in documents
             ]
@@ -160,6 +172,8 @@ class Catalog:
             changed = {name: put.excluded[name] for name in rows[0] if name not in {"id", "created_at"}} if rows else {}
             if rows:
                 connection.execute(put.on_conflict_do_update(index_elements=[_D.id], set_=changed), rows)
+            for doc_id, columns in (facts or {}).items():
+                connection.execute(sa.update(DOCUMENTS).where(self._mine, _D.doc_id == doc_id).values(**columns))
             for entry, held in documents:
                 self._drop_nodes(connection, ids[entry.doc_id], keep=set(held))
             details = nodes or {}

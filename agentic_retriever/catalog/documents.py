@@ -15,7 +15,6 @@ from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, No
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
 
 if TYPE_CHECKING:
-    from agentic_retriever.catalog.contents import Catalog
     from agentic_retriever.catalog.indexes import Indexes
 
 CHANNEL: Final = "agentic_retriever_documents"  # PostgreSQL tells workers on it that there is something to do
@@ -102,9 +101,10 @@ class DocumentRecords:
 
     def requeue_cut_off(self) -> None:
         """Have documents written again whose writing was cut off and that no worker has."""
-        idle = _D.status.in_([DocumentStatus.INDEXED.value, DocumentStatus.INACTIVE.value])
+        waits = _D.status.not_in([DocumentStatus.PENDING.value, DocumentStatus.FAILED.value])
+        cut_off = (_D.content_hash == "", _D.lease_until.is_(None), _D.kind != "nodes", _D.is_active)
         with self.indexes.changing() as connection:
-            change = sa.update(DOCUMENTS).where(*self._mine(), _D.content_hash == "", idle, _D.is_active)
+            change = sa.update(DOCUMENTS).where(*self._mine(), waits, *cut_off)
             connection.execute(change.values(status=DocumentStatus.PENDING.value, updated_at=self.clock()))
 
     def nodes(self, document_id: str) -> list[NodeRecord]:
@@ -177,26 +177,3 @@ def announce(connection: sa.Connection) -> None:
     """Have PostgreSQL wake the workers that listen, once the transaction is confirmed."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
-
-
-# What whoever indexes documents asks and tells of their records.
-
-
-def known_of(catalog: Catalog) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return what callers said of the documents of an index, by ``doc_id``, and which of them are switched off."""
-    mine = _D.index_id == catalog.id
-    with catalog.indexes.database.reading() as connection:
-        told = connection.execute(sa.select(_D.doc_id, _D.given).where(mine, _D.given != {}))
-        said = {row.doc_id: row.given["said"] for row in told if row.given.get("said")}
-        inactive = connection.execute(sa.select(_D.doc_id).where(mine, _D.is_active.is_(False))).scalars()
-        return said, set(inactive)
-
-
-def describe(catalog: Catalog, facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tell records, by ``doc_id``, what was found in their documents."""
-    if not facts:
-        return
-    with catalog.indexes.changing() as connection:
-        for doc_id, columns in facts.items():
-            change = sa.update(DOCUMENTS).where(_D.index_id == catalog.id, _D.doc_id == doc_id)
-            connection.execute(change.values(**columns))

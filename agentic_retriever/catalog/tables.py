@@ -129,6 +129,8 @@ DOCUMENTS: Final = _table(
     sa.Index(f"ix_{_PREFIX}documents_created", "created_at"),
 )
 
+FREE: Final[dict[str, Any]] = {"lease_owner": "", "lease_until": None}  # of a document that nobody processes
+
 NODES: Final = _table(
     "nodes",
     _of(INDEXES, "index_id", _NUMBER, primary_key=True),

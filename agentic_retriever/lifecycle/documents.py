@@ -18,10 +18,10 @@ import numpy as np
 from llama_index.core.schema import TextNode
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.claims import FREE
 from agentic_retriever.catalog.contents import CatalogEntry
 from agentic_retriever.catalog.documents import DocumentRecords
 from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, NodeRecord
+from agentic_retriever.catalog.tables import FREE
 from agentic_retriever.indices import Indexer, StoredIndex
 from agentic_retriever.ingestion import CHUNKING_VERSION, SourceDocument
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
@@ -199,10 +199,10 @@ class Documents:
             columns |= {"status": DocumentStatus.PENDING.value, "tries": 0, **FREE}  # who processes it begins again
         with self._changing(record) as index:
             entry = None if index is None else index.catalog.get(record.doc_id)
-            self.records.change(record.id, **columns)
             if index is not None and entry is not None and record.total_chunks and not is_cut_again:
-                self._rewrite(index, entry, new, record)
-                self.records.change(record.id, **({"status": columns["status"]} if "status" in columns else {}))
+                self._rewrite(index, entry, new, columns)
+            else:
+                self.records.change(record.id, **columns)
         if not record.is_active:
             self._nodes_file(record).unlink(missing_ok=True)  # they say what was known before
         self._tell()
@@ -244,12 +244,10 @@ class Documents:
             with self._changing(record) as index:
                 entry = None if index is None else index.catalog.get(record.doc_id)
                 if index is not None and entry is not None and entry.content_hash and nodes:
-                    Indexer(index).replace_nodes(entry, nodes)
-                    on = {"status": DocumentStatus.INDEXED.value, "version": record.version}
+                    Indexer(index).replace_nodes(entry, nodes, {"is_active": True, "version": record.version})
                     index.build_search()
                 else:
-                    on = {"status": DocumentStatus.PENDING.value}
-                self.records.change(record.id, is_active=True, tries=0, **on)
+                    self.records.change(record.id, status=DocumentStatus.PENDING.value, is_active=True, tries=0)
             self._nodes_file(record).unlink(missing_ok=True)
             self._tell()
         return self.get(record.id)
@@ -264,7 +262,8 @@ class Documents:
                 Indexer(index).remove_documents([record.doc_id])
                 index.build_search()
                 index.build_in_background()
-            self.records.remove(record.id)
+            else:
+                self.records.remove(record.id)
         self.discard_files([record])
 
     # -- What is not for users
@@ -308,15 +307,16 @@ class Documents:
         if found and entry.content_hash:
             order, vectors = index.vector_store.vectors(ids)
             _save_nodes(self._nodes_file(record), [found[i] for i in order if i in found], vectors)
-        Indexer(index).replace_nodes(entry, [])
         off = {"status": DocumentStatus.INACTIVE.value, "version": record.version}
-        self.records.change(record.id, **off)
+        Indexer(index).replace_nodes(entry, [], off)
         index.build_search()
         index.build_in_background()
 
-    def _rewrite(self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], record: DocumentRecord) -> None:
+    def _rewrite(
+        self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], columns: Mapping[str, Any]
+    ) -> None:
         """Give the nodes of a document what is now known of it, with their vectors where their text is as before."""
-        ids = index.catalog.node_ids(record.doc_id)
+        ids = index.catalog.node_ids(entry.doc_id)
         nodes = {
             node.node_id: node for node in index.vector_store.get_nodes(node_ids=ids) if isinstance(node, TextNode)
         }
@@ -338,7 +338,7 @@ class Documents:
             told = {name: getattr(entry, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
             entry = entry._replace(content_hash=f"{CHUNKING_VERSION}:{SourceDocument(**told).content_hash}")
         changed.sort(key=lambda node: node.node_id)
-        Indexer(index).replace_nodes(entry, changed)
+        Indexer(index).replace_nodes(entry, changed, columns)
         index.build_search()
 
     def _nodes_file(self, record: DocumentRecord) -> Path:
