@@ -186,6 +186,13 @@ class Catalog:
             ])  # fmt: skip
             self._raise_version(connection)
 
+    def describe_nodes(self, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note columns of nodes by their ids, of those that are there."""
+        with self._write() as connection:
+            for node_id, columns in nodes.items():
+                change = sa.update(NODES).where(_N.index_id == self.id, _N.node_id == node_id)
+                connection.execute(change.values(**columns))
+
     def begin_removal(self, doc_ids: Sequence[str]) -> None:
         with self._write() as connection:
             self._mark(connection, doc_ids)

@@ -18,11 +18,12 @@ import numpy as np
 from llama_index.core.schema import TextNode
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.contents import CatalogEntry
+from agentic_retriever.catalog.contents import Catalog, CatalogEntry
 from agentic_retriever.catalog.documents import DocumentRecords
 from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, NodeRecord
 from agentic_retriever.catalog.tables import FREE
 from agentic_retriever.indices import Indexer, StoredIndex
+from agentic_retriever.indices.ingest import node_facts
 from agentic_retriever.ingestion import CHUNKING_VERSION, SourceDocument
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
@@ -140,7 +141,12 @@ class Documents:
 
     def nodes(self, document_id: str) -> _Nodes:
         """Return the nodes of a document, in order."""
-        return self.records.nodes(self.get(document_id).id)
+        record = self.get(document_id)
+        found = self.records.nodes(record.id)
+        if all(node.content_hash for node in found):
+            return found
+        self._describe_nodes(record)
+        return self.records.nodes(record.id)
 
     def text(self, document_id: str) -> str:
         """Return the source text that citations point into; empty while there is none."""
@@ -297,6 +303,15 @@ class Documents:
         index = self._resources.stored(record.index, to_change=True)
         with index.writing(record.doc_id):
             yield index
+
+    def _describe_nodes(self, record: DocumentRecord) -> None:
+        """Note what is in nodes of which an earlier version noted the ids alone."""
+        store = self._resources.stored(record.index).vector_store
+        catalog = Catalog(self.records.indexes, record.index)
+        held = store.get_nodes(node_ids=catalog.node_ids(record.doc_id))
+        nodes = [node for node in held if isinstance(node, TextNode)]
+        nodes.sort(key=lambda node: (node.start_char_idx or 0, node.node_id))
+        catalog.describe_nodes({node.node_id: node_facts(node, at) for at, node in enumerate(nodes)})
 
     def _withdraw(self, index: StoredIndex, record: DocumentRecord) -> None:
         """Take the nodes of a document out of its index, and keep them; each step can be done twice."""

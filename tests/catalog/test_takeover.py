@@ -72,6 +72,17 @@ def test_all_is_taken_over_and_nothing_embedded(old, before):
         assert "sixteen" in router.query("How long does the cat sleep?").text
 
 
+def test_nodes_of_an_older_catalog_are_described_when_they_are_asked_for(old):
+    with opened(old) as router:
+        [record] = [one for one in router.documents.list(index="animals") if one.doc_id == "animals-3"]
+        blank = router.documents.records.nodes(record.id)
+        [node] = router.documents.nodes(record.id)
+        assert [one.content for one in blank] == [""]
+        assert node.content == f"{TEXTS['animals']} Number 3."
+        assert (node.char_count, len(node.content_hash)) == (len(node.content), 64)
+        assert router.documents.records.nodes(record.id) == [node]
+
+
 def test_all_is_taken_over_to_a_server(old, before, postgres_url):
     assert state(old, database_url=postgres_url) == (before[1], [])
     assert not (old / "catalog.sqlite").exists()
