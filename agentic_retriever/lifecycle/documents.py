@@ -378,7 +378,8 @@ def _file_name(source: str | Path | bytes, given: str | None) -> str:
     if not stem.strip(". ") or len(name) > _MAX_NAME:
         raise errors.SourceError(f"the file name {name[:80]!r} cannot be used; take 1 to {_MAX_NAME} characters")
     if suffix == ".jsonl":
-        raise errors.SourceError(f"{name!r} holds many documents; add it with: agentic-retriever index add")
+        add = "add them with: agentic-retriever index add NAME FILE, or router.add_index"
+        raise errors.SourceError(f"{name!r} holds many documents, one a line, and an upload is one; {add}")
     if suffix not in _UPLOADED:
         raise errors.SourceError(f"{name!r} is of no kind that can be read; allowed are {', '.join(_UPLOADED)}")
     return name

@@ -42,7 +42,7 @@ FLUSH_EVERY_S: Final = 10.0
 _LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
-# Before what was read and embedded is written again, where a server gives no answer: it is not to be read again for that.
+# Where a server gives no answer, what was read is written again after so many seconds, and not read again for that.
 _WRITE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)
 _READ, _CUT, _WRITTEN = 10, 20, 95  # percent of a document's way
 # What may pass by itself; all else is the document's own fault.
@@ -145,13 +145,15 @@ class DocumentWorker:
     def _index_document(self, record: DocumentRecord, reader: BoundedReader) -> None:
         document, notes = self._read(record, reader)
         self._advance(record.id, _READ)
-        for pause_s in _WRITE_PAUSES_S:
+        for pause_s in (*_WRITE_PAUSES_S, None):
             try:
-                return self._write(record, document, "; ".join(notes)[:2_000])
-            except errors.StoreUnreachableError as err:
+                self._write(record, document, "; ".join(notes)[:2_000])
+                return
+            except errors.StoreUnreachableError as err:  # noqa: PERF203 - which try fails is the point
+                if pause_s is None:
+                    raise
                 logger.warning("document %s is written again in %g s: %s", record.id, pause_s, err)
                 self._stopping.wait(pause_s)
-        self._write(record, document, "; ".join(notes)[:2_000])
 
     def _write(self, record: DocumentRecord, document: SourceDocument, note: str) -> None:
         index = self._resources.stored(record.index, to_change=True)
