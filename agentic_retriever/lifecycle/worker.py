@@ -148,12 +148,13 @@ class DocumentWorker:
         for pause_s in (*_WRITE_PAUSES_S, None):
             try:
                 self._write(record, document, "; ".join(notes)[:2_000])
-                return
-            except errors.StoreUnreachableError as err:  # noqa: PERF203 - which try fails is the point
+            except errors.StoreUnreachableError as err:
                 if pause_s is None:
                     raise
                 logger.warning("document %s is written again in %g s: %s", record.id, pause_s, err)
                 self._stopping.wait(pause_s)
+            else:
+                return
 
     def _write(self, record: DocumentRecord, document: SourceDocument, note: str) -> None:
         index = self._resources.stored(record.index, to_change=True)
