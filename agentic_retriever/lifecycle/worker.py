@@ -148,7 +148,7 @@ class DocumentWorker:
         for pause_s in (*_WRITE_PAUSES_S, None):
             try:
                 self._write(record, document, "; ".join(notes)[:2_000])
-            except errors.StoreUnreachableError as err:
+            except errors.StoreUnreachableError as err:  # noqa: PERF203 - which try fails is the point
                 if pause_s is None:
                     raise
                 logger.warning("document %s is written again in %g s: %s", record.id, pause_s, err)
