@@ -10,7 +10,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.database import upsert
+from agentic_retriever.catalog.database import put_rows
 from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow
 from agentic_retriever.catalog.tables import DOCUMENTS, FREE, INDEXES, NODES
@@ -151,11 +151,10 @@ class Catalog:
     def confirm(
         self,
         documents: Sequence[tuple[CatalogEntry, Sequence[str]]],
-        checksums: Mapping[str, int] | None = None,
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Note that documents now have exactly these nodes, whose vectors may be as before; raise the version.
+        """Note that documents now have exactly these nodes, and raise the version.
 
         Whoever processed them has no claim to them any more. ``nodes`` are the columns of nodes by their ids, as far as
         they are to change, and ``facts`` those of records by ``doc_id``.
@@ -165,23 +164,16 @@ class Catalog:
             now = self._clock()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
             done |= {"tries": 0, **FREE}
-            rows = [
-                {**self._row(e, ids), **done, "total_chunks": len(held), "created_at": now} for e, held in documents
-            ]
-            put = upsert(connection, DOCUMENTS)
-            changed = {name: put.excluded[name] for name in rows[0] if name not in {"id", "created_at"}} if rows else {}
-            if rows:
-                connection.execute(put.on_conflict_do_update(index_elements=[_D.id], set_=changed), rows)
+            done |= {"created_at": now}
+            rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
+            put_rows(connection, DOCUMENTS, rows, "id", kept="created_at")
             for doc_id, columns in (facts or {}).items():
                 connection.execute(sa.update(DOCUMENTS).where(self._mine, _D.doc_id == doc_id).values(**columns))
             for entry, held in documents:
                 self._drop_nodes(connection, ids[entry.doc_id], keep=set(held))
-            details = nodes or {}
-            sums = (
-                {} if checksums is None else {i: {"checksum": checksums.get(i)} for _, held in documents for i in held}
-            )
+            known = nodes or {}
             self._put_nodes(connection, [
-                {"document_id": ids[entry.doc_id], "node_id": i, **sums.get(i, {}), **details.get(i, {})}
+                {"document_id": ids[entry.doc_id], "node_id": i, **known.get(i, {})}
                 for entry, held in documents for i in held
             ])  # fmt: skip
             self._raise_version(connection)
@@ -237,10 +229,8 @@ class Catalog:
         by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for row in rows:
             by_columns.setdefault(tuple(row), []).append({"index_id": self.id, **row})
-        for columns, alike in by_columns.items():
-            put = upsert(connection, NODES)
-            changed = {name: put.excluded[name] for name in columns if name != "node_id"}
-            connection.execute(put.on_conflict_do_update(index_elements=[_N.index_id, _N.node_id], set_=changed), alike)
+        for alike in by_columns.values():
+            put_rows(connection, NODES, alike, "index_id", "node_id")
 
     def _drop_nodes(self, connection: sa.Connection, document_id: str, *, keep: set[str]) -> None:
         held = connection.execute(sa.select(_N.node_id).where(_N.document_id == document_id)).scalars()

@@ -20,7 +20,7 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import ColumnElement
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.database import DATA_ERRORS, SALT_BYTES, Database, discard, upsert
+from agentic_retriever.catalog.database import DATA_ERRORS, SALT_BYTES, Database, add_rows, discard
 from agentic_retriever.catalog.entries import Analytics, CitedNode, Feedback, Latency, LogEntry, RouteCount, utc_now
 from agentic_retriever.catalog.tables import FEEDBACK, META, QUERIES, QUERY_CITATIONS, STEPS, UtcTime
 from agentic_retriever.errors import QueryLogError, StoreError, UnknownQueryError
@@ -151,11 +151,8 @@ class LogDatabase:
     def _write(self, entries: Sequence[LogEntry]) -> int:
         with self._writing() as (connection, salt):
             # An entry may be there already: the confirmation of an earlier try was lost.
-            once = upsert(connection, QUERIES).on_conflict_do_nothing(index_elements=[QUERIES.c.entry_id])
-            connection.execute(once, [_row(e, text=self._text, salt=salt) for e in entries])
-            cited = [row for entry in entries for row in _cited_rows(entry)]
-            if cited:
-                connection.execute(upsert(connection, QUERY_CITATIONS).on_conflict_do_nothing(), cited)
+            add_rows(connection, QUERIES, [_row(e, text=self._text, salt=salt) for e in entries])
+            add_rows(connection, QUERY_CITATIONS, [row for entry in entries for row in _cited_rows(entry)])
         return len(entries)
 
     def prune(self) -> None:
@@ -281,8 +278,7 @@ class LogDatabase:
                 with self._database.writing() as connection:
                     if connection.execute(sa.select(QUERIES.c.id).limit(1)).first() is None:
                         connection.execute(sa.update(META).where(META.c.name == "salt").values(value=salt))
-                    once = upsert(connection, QUERIES).on_conflict_do_nothing(index_elements=[QUERIES.c.entry_id])
-                    connection.execute(once, [{k: v for k, v in row.items() if k != "id"} for row in page])
+                    add_rows(connection, QUERIES, [{k: v for k, v in row.items() if k != "id"} for row in page])
             old.close()
             discard(file)
         except StoreError as err:  # the new history goes on without it

@@ -270,11 +270,10 @@ class Indexer:
             if stale:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
-                sums = vector_checksums(unit_vectors(ready)) if ready else []
                 details = {node.node_id: node_facts(node, at) for _, group in pending for at, node in enumerate(group)}
-                catalog.confirm(
-                    ids, dict(zip((node.node_id for node in ready), sums, strict=True)), details, self._facts
-                )
+                for node, checksum in zip(ready, vector_checksums(unit_vectors(ready)) if ready else (), strict=True):
+                    details[node.node_id]["checksum"] = checksum
+                catalog.confirm(ids, details, self._facts)
         self._facts = {}
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
