@@ -80,21 +80,23 @@ class Catalog:
         return self.row.version
 
     def counts(self) -> CatalogCounts:
-        documents = sa.select(sa.func.count()).select_from(DOCUMENTS).where(self._mine, _D.content_hash.is_not(None))
+        documents = (
+            sa.select(sa.func.count()).select_from(DOCUMENTS).where(self._in_index, _D.content_hash.is_not(None))
+        )
         nodes = sa.select(sa.func.count()).select_from(NODES)
-        finished = nodes.join(DOCUMENTS, _N.document_id == _D.id).where(self._mine, _D.content_hash != "")
+        finished = nodes.join(DOCUMENTS, _N.document_id == _D.id).where(self._in_index, _D.content_hash != "")
         unfinished = documents.where(_D.content_hash == "")
         parts = documents, nodes.where(_N.index_id == self.id), unfinished, finished
         return CatalogCounts(*self._read(sa.select(*(part.scalar_subquery() for part in parts)))[0])
 
     def get(self, doc_id: str) -> CatalogEntry | None:
-        found = self._read(sa.select(*_ENTRY).where(self._mine, _D.doc_id == doc_id, _D.content_hash.is_not(None)))
+        found = self._read(sa.select(*_ENTRY).where(self._in_index, _D.doc_id == doc_id, _D.content_hash.is_not(None)))
         return CatalogEntry(*found[0]) if found else None
 
     def documents(self) -> Iterator[CatalogEntry]:
         ids = self.doc_ids()
         for start in range(0, len(ids), PAGE):
-            some = sa.select(*_ENTRY).where(self._mine, _D.doc_id.in_(ids[start : start + PAGE]))
+            some = sa.select(*_ENTRY).where(self._in_index, _D.doc_id.in_(ids[start : start + PAGE]))
             yield from sorted(CatalogEntry(*row) for row in self._read(some.where(_D.content_hash.is_not(None))))
 
     def hashes(self) -> dict[str, str]:
@@ -109,7 +111,7 @@ class Catalog:
     def node_ids(self, doc_id: str) -> list[str]:
         """Return the ids of a document's nodes, intended ones included, in order."""
         joined = sa.select(_N.node_id).join(DOCUMENTS, _N.document_id == _D.id)
-        return sorted(row[0] for row in self._read(joined.where(self._mine, _D.doc_id == doc_id)))
+        return sorted(row[0] for row in self._read(joined.where(self._in_index, _D.doc_id == doc_id)))
 
     def checksums(self) -> dict[str, int]:
         """Return the checksum of each node's vector; those that earlier versions wrote have none."""
@@ -118,12 +120,12 @@ class Catalog:
 
     def said(self) -> dict[str, dict[str, Any]]:
         """Return what callers said of documents, by ``doc_id``."""
-        rows = self._read(sa.select(_D.doc_id, _D.given).where(self._mine, _D.given != {}))
+        rows = self._read(sa.select(_D.doc_id, _D.given).where(self._in_index, _D.given != {}))
         return {row.doc_id: row.given["said"] for row in rows if row.given.get("said")}
 
     def inactive(self) -> set[str]:
         """Return the ids of documents that are switched off."""
-        return {row.doc_id for row in self._read(sa.select(_D.doc_id).where(self._mine, ~_D.is_active))}
+        return {row.doc_id for row in self._read(sa.select(_D.doc_id).where(self._in_index, ~_D.is_active))}
 
     def begin_source(self, root: str) -> None:
         """Note that a file or folder is being added, until :meth:`end_source`."""
@@ -168,7 +170,7 @@ class Catalog:
             rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
             put_rows(connection, DOCUMENTS, rows, "id", kept="created_at")
             for doc_id, columns in (facts or {}).items():
-                connection.execute(sa.update(DOCUMENTS).where(self._mine, _D.doc_id == doc_id).values(**columns))
+                connection.execute(sa.update(DOCUMENTS).where(self._in_index, _D.doc_id == doc_id).values(**columns))
             for entry, held in documents:
                 self._drop_nodes(connection, ids[entry.doc_id], keep=set(held))
             known = nodes or {}
@@ -193,24 +195,24 @@ class Catalog:
         """Note that these documents and their nodes are gone, and raise the version."""
         with self._write() as connection:
             for some in _pages(doc_ids):
-                connection.execute(sa.delete(DOCUMENTS).where(self._mine, _D.doc_id.in_(some)))
+                connection.execute(sa.delete(DOCUMENTS).where(self._in_index, _D.doc_id.in_(some)))
             self._raise_version(connection)
 
     def close(self) -> None:
         self._is_closed = True
 
     @property
-    def _mine(self) -> sa.ColumnElement[bool]:
+    def _in_index(self) -> sa.ColumnElement[bool]:
         return _D.index_id == self.id
 
     def _written(self) -> tuple[sa.ColumnElement[bool], ...]:
-        return self._mine, _D.content_hash.is_not(None)
+        return self._in_index, _D.content_hash.is_not(None)
 
     def _ids(self, connection: sa.Connection, doc_ids: Sequence[str]) -> dict[str, str]:
         """Return the ids of the records of documents that have one."""
         found: dict[str, str] = {}
         for some in _pages(doc_ids):
-            rows = connection.execute(sa.select(_D.doc_id, _D.id).where(self._mine, _D.doc_id.in_(some)))
+            rows = connection.execute(sa.select(_D.doc_id, _D.id).where(self._in_index, _D.doc_id.in_(some)))
             found.update((row.doc_id, row.id) for row in rows)
         return found
 
@@ -223,7 +225,7 @@ class Catalog:
         version = _D.version + sa.case((_D.content_hash > "", 1), else_=0)
         marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=self._clock(), version=version, **changes)
         for some in _pages(doc_ids):
-            connection.execute(marked.where(self._mine, _D.doc_id.in_(some)))
+            connection.execute(marked.where(self._in_index, _D.doc_id.in_(some)))
 
     def _put_nodes(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}

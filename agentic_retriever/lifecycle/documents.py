@@ -150,13 +150,13 @@ class Documents:
 
     def text(self, document_id: str) -> str:
         """Return the source text that citations point into; empty while there is none."""
-        return self.records.text(self.get(document_id).id)
+        return str(self.records.columns(document_id, "text")[0])
 
     def file(self, document_id: str) -> Path | None:
         """Return where its file is: the one that was kept, or the one that was read; ``None`` where neither is."""
         record = self.get(document_id)
-        source = self.records.source(record.id)
-        path = self.folder / record.stored_filename if record.stored_filename else Path(source[0])
+        [source] = self.records.columns(record.id, "source")
+        path = self.folder / record.stored_filename if record.stored_filename else Path(source)
         return path if path.is_file() and (record.stored_filename or path.is_absolute()) else None
 
     def wait(self, document_id: str, timeout_s: float) -> DocumentRecord:
@@ -193,14 +193,14 @@ class Documents:
         """
         record = self.get(document_id)
         new = _said(title, document_type, document_number, None if tags is None else list(tags), metadata)
-        given = self.records.given(record.id)
+        given, kind = self.records.columns(record.id, "given", "kind")
         given["said"] = {**given.get("said", {}), **new}
         given["origins"] = {**given.get("origins", {}), **dict.fromkeys(new, "caller")}
         columns = {"given": given, **_columns(new)}
         if title is not None:
             columns["title"] = title
         is_retitled = title is not None and title != record.title
-        is_cut_again = is_retitled and record.is_active and self.records.source(record.id)[2] != "nodes"
+        is_cut_again = is_retitled and record.is_active and kind != "nodes"
         if is_cut_again or record.status in {DocumentStatus.PENDING, DocumentStatus.PROCESSING}:
             columns |= {"status": DocumentStatus.PENDING.value, "tries": 0, **FREE}  # who processes it begins again
         with self._changing(record) as index:
@@ -224,7 +224,7 @@ class Documents:
         record = self.get(document_id)
         if not record.is_active:
             raise errors.IndexingError(f"document {document_id} is switched off; activate it first")
-        if self.records.source(record.id)[2] == "nodes":
+        if self.records.columns(record.id, "kind")[0] == "nodes":
             raise errors.IndexingError(f"document {document_id} was added as nodes; add them again")
         pending = {"status": DocumentStatus.PENDING.value, "processing_progress": 0, "error_message": "", "tries": 0}
         self.records.change(record.id, **pending, **FREE)
@@ -284,9 +284,11 @@ class Documents:
         self.records.requeue_cut_off()
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             with suppress(OSError):
-                is_old = path.stat().st_mtime < time.time() - _ORPHANED_S
-                if is_old and not self.records.exists(path.name.lstrip(".")[:36]):
-                    path.unlink()
+                if path.stat().st_mtime < time.time() - _ORPHANED_S:
+                    try:
+                        self.get(path.name.lstrip(".")[:36])
+                    except errors.UnknownDocumentError:
+                        path.unlink()
 
     def discard_files(self, records: Sequence[DocumentRecord]) -> None:
         for record in records:
@@ -297,7 +299,7 @@ class Documents:
     @contextmanager
     def _changing(self, record: DocumentRecord) -> Iterator[StoredIndex | None]:
         """Keep others from changing a document; yields its index, or ``None`` where nothing was ever written to it."""
-        if not self.records.is_written(record.id):
+        if self.records.columns(record.id, "content_hash")[0] is None:
             yield None
             return
         index = self._resources.stored(record.index, to_change=True)

@@ -158,7 +158,7 @@ class DocumentWorker:
 
     def _write(self, record: DocumentRecord, document: SourceDocument, note: str) -> None:
         index = self._resources.stored(record.index, to_change=True)
-        said = self._documents.records.given(record.id).get("said", {})
+        said = self._documents.records.columns(record.id, "given")[0].get("said", {})
 
         def guard() -> None:
             if self._stopping.is_set() or not self._claims.holds(record.id):
@@ -171,7 +171,7 @@ class DocumentWorker:
             changed.setdefault(record.index, time.monotonic())
 
     def _read(self, record: DocumentRecord, reader: BoundedReader) -> tuple[SourceDocument, list[str]]:
-        source, root, kind = self._documents.records.source(record.id)
+        source, root, kind = self._documents.records.columns(record.id, "source", "root", "kind")
         config, folder = self._resources.config, self._documents.folder
         if not record.stored_filename and kind == "document":  # it came as one of LlamaIndex, whose text is kept
             return self._kept(record), []
