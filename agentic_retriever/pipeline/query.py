@@ -382,7 +382,8 @@ class Pipeline:
         """
         held = self._turns.acquire(timeout=run.spending.remaining_s() / 10)
         try:
-            yield
+            with self.resources.questions.running():
+                yield
         finally:
             if held:
                 self._turns.release()
