@@ -206,6 +206,16 @@ def test_what_is_changed_while_it_is_processed_is_not_written_from_before(bench,
     worker.stop()
 
 
+def test_a_document_whose_correction_was_cut_off_is_written_again_by_the_next_worker(bench):
+    record = bench.indexed()
+    catalog = bench.router.stored_index(INDEX).catalog
+    catalog.begin([(catalog.get(record.doc_id), catalog.node_ids(record.doc_id))])  # and it is killed
+    assert bench.documents.get(record.id).status is DocumentStatus.PROCESSING
+    assert bench.process(record).status is DocumentStatus.INDEXED
+    assert catalog.counts().unfinished == 0
+    assert bench.found() == {record.id: 1}
+
+
 def test_a_catalog_that_goes_away_and_comes_back_is_waited_for(bench, monkeypatch):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
     record = bench.upload()
