@@ -328,26 +328,19 @@ class Database:
 def put_rows(
     connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], *keys: str, kept: str = ""
 ) -> None:
-    """Insert rows of the same columns; those that are there already by their keys get what is new, but for ``kept``."""
+    """Insert rows of the same columns; those that are there by their keys get what is new, but for ``kept``.
+
+    Without keys they stay as they are.
+    """
     if rows:
         connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), keys, kept), rows)
 
 
-def add_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows; those that are there already stay as they are."""
-    if rows:
-        connection.execute(_insert(connection.dialect.name, table).on_conflict_do_nothing(), rows)
-
-
-def _insert(dialect: str, table: sa.Table) -> Any:  # noqa: ANN401 - one of two classes with one interface
-    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
-
-
 @lru_cache(64)  # making one takes longer than sending it
-def _put(dialect: str, table: sa.Table, columns: tuple[str, ...], keys: tuple[str, ...], kept: str) -> Any:  # noqa: ANN401
-    new = _insert(dialect, table)
+def _put(dialect: str, table: sa.Table, columns: Sequence[str], keys: Sequence[str], kept: str) -> Any:  # noqa: ANN401
+    new: Any = (sqlite if dialect == "sqlite" else postgresql).insert(table)
     changed = {name: new.excluded[name] for name in columns if name not in {*keys, kept}}
-    return new.on_conflict_do_update(index_elements=list(keys), set_=changed)
+    return new.on_conflict_do_update(index_elements=list(keys), set_=changed) if keys else new.on_conflict_do_nothing()
 
 
 def discard(file: Path) -> None:

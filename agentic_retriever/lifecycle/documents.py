@@ -95,7 +95,8 @@ class Documents:
         """
         self._resources.attached.refuse(index)
         name = _file_name(source, filename)
-        said = _said(title, document_type or None, document_number or None, list(tags) or None, metadata)
+        named = {"document_type": document_type or None, "document_number": document_number or None}
+        said = _said(metadata, title=title, tags=tags or None, **named)
         document_id, suffix = str(uuid4()), PurePosixPath(name).suffix.lower()
         kept = self.folder / f"{document_id}{suffix}"
         digest = _keep(source, kept, int(self._resources.config.max_file_mb * 1_000_000))
@@ -192,7 +193,8 @@ class Documents:
             StoreBusyError: If another process holds its index.
         """
         record = self.get(document_id)
-        new = _said(title, document_type, document_number, None if tags is None else list(tags), metadata)
+        named = {"document_type": document_type, "document_number": document_number}
+        new = _said(metadata, title=title, tags=tags, **named)
         given, kind = self.records.columns(record.id, "given", "kind")
         given["said"] = {**given.get("said", {}), **new}
         given["origins"] = {**given.get("origins", {}), **dict.fromkeys(new, "caller")}
@@ -436,18 +438,11 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _said(
-    title: str | None,
-    document_type: str | None,
-    document_number: str | None,
-    tags: list[str] | None,
-    metadata: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def _said(metadata: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - a title, tags, ...
     """Return what a caller says of a document in one mapping; ``None`` in metadata takes a value away."""
     gone = {key: None for key, value in (metadata or {}).items() if value is None}
-    told = {"title": title, "document_type": document_type, "document_number": document_number, "tags": tags}
-    named = {key: value for key, value in told.items() if value is not None}
-    return {**flat_metadata(metadata or {}, doc_id=""), **gone, **named}
+    told = {key: list(value) if key == "tags" else value for key, value in named.items() if value is not None}
+    return {**flat_metadata(metadata or {}, doc_id=""), **gone, **told}
 
 
 def _columns(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -167,10 +167,10 @@ def test_the_takeover_of_a_history_that_is_killed_goes_on(tmp_path):
         "from pathlib import Path\n"
         "from agentic_retriever.catalog import log_database\n"
         "from agentic_retriever.catalog.history import QueryLog\n"
-        "log_database._PRUNED_AT_ONCE, turns, real = 3, [], log_database.add_rows\n"
-        "def add_rows(*args):\n    turns.append(1)\n"
+        "log_database._PRUNED_AT_ONCE, turns, real = 3, [], log_database.put_rows\n"
+        "def put_rows(*args):\n    turns.append(1)\n"
         "    return real(*args) if len(turns) < 3 else os.kill(os.getpid(), signal.SIGKILL)\n"
-        "log_database.add_rows = add_rows\n"
+        "log_database.put_rows = put_rows\n"
         "QueryLog(Path(sys.argv[1]) / 'catalog.sqlite', before=Path(sys.argv[1]) / 'queries.sqlite').list()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
