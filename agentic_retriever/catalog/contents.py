@@ -80,9 +80,7 @@ class Catalog:
         return self.row.version
 
     def counts(self) -> CatalogCounts:
-        documents = (
-            sa.select(sa.func.count()).select_from(DOCUMENTS).where(self._in_index, _D.content_hash.is_not(None))
-        )
+        documents = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._written())
         nodes = sa.select(sa.func.count()).select_from(NODES)
         finished = nodes.join(DOCUMENTS, _N.document_id == _D.id).where(self._in_index, _D.content_hash != "")
         unfinished = documents.where(_D.content_hash == "")
@@ -165,8 +163,7 @@ class Catalog:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
             now = self._clock()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
-            done |= {"tries": 0, **FREE}
-            done |= {"created_at": now}
+            done |= {"tries": 0, "created_at": now, **FREE}
             rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
             put_rows(connection, DOCUMENTS, rows, "id", kept="created_at")
             for doc_id, columns in (facts or {}).items():
