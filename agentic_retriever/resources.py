@@ -40,7 +40,7 @@ from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.schema import Degradation, Strategy, Tier, View, strategy_named
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
 from agentic_retriever.synthesis.synthesizer import ForeignModel
-from agentic_retriever.threads import Precedence, Workers
+from agentic_retriever.threads import Workers
 
 EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
@@ -140,7 +140,6 @@ class Resources:
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
         self.redis = open_link(config)
-        self.questions = Precedence()  # which workers of this process give way to
         self._given = embedding
         self._packed = tuple(packed)
         self._lock = threading.RLock()

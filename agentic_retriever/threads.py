@@ -102,32 +102,6 @@ def _wait_for_brief_threads() -> None:
         thread.join(max(0.0, ends - time.monotonic()))
 
 
-class Precedence:
-    """Lets what somebody waits for go before what runs in the background: threads of Python take turns."""
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Go before others in this block."""
-        with self._changed:
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                if not self._running:
-                    self._changed.notify_all()
-
-    def give_way(self, most_s: float) -> None:
-        """Wait until nothing runs that goes before, but no longer than so many seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running, most_s)
-
-
 class DeadlineCaller:
     """Runs calls that may hang in daemon threads, a bounded number at a time, each with a total time limit.
 

@@ -15,20 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from waiting import in_threads, pool, within
 
 from agentic_retriever import errors
-from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Precedence, Workers, guarded
-
-
-def test_what_runs_in_the_background_gives_way_until_all_are_done_or_its_patience_ends():
-    precedence, passed = Precedence(), threading.Event()
-    precedence.give_way(20)
-    waiting = threading.Thread(target=lambda: (precedence.give_way(20), passed.set()))
-    with precedence.running():
-        with precedence.running():
-            waiting.start()
-            precedence.give_way(0)
-        assert not passed.is_set()
-    waiting.join(20)
-    assert passed.is_set()
+from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Workers, guarded
 
 
 def test_never_more_threads_than_asked_for_none_before_the_first_call_and_none_after_close():

@@ -40,7 +40,6 @@ BUILD_EVERY_S: Final = 30.0  # what questions read is built when nothing waits, 
 # The embedded engine lets no other thread of Python go on while it brings its files to the disk, a tenth of a second.
 FLUSH_EVERY_S: Final = 10.0
 _LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
-_PATIENCE_S: Final = 0.05  # that each step of a document waits for questions at most
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
 # Where a server gives no answer, what was read is written again after so many seconds, and not read again for that.
@@ -162,7 +161,6 @@ class DocumentWorker:
         said = self._documents.records.columns(record.id, "given")[0].get("said", {})
 
         def guard() -> None:
-            self._resources.questions.give_way(_PATIENCE_S)
             if self._stopping.is_set() or not self._claims.holds(record.id):
                 raise _LostClaimError
 
@@ -207,7 +205,6 @@ class DocumentWorker:
         if self._stopping.is_set() or document_id in self._lost:
             raise _LostClaimError
         self._progress[document_id] = percent
-        self._resources.questions.give_way(_PATIENCE_S)
 
     def _settle(self, flush_every_s: float, build_every_s: float) -> None:
         """Bring to the disk what was written, and build what questions read of it; one thread at a time."""

@@ -382,8 +382,7 @@ class Pipeline:
         """
         held = self._turns.acquire(timeout=run.spending.remaining_s() / 10)
         try:
-            with self.resources.questions.running():
-                yield
+            yield
         finally:
             if held:
                 self._turns.release()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -22,7 +21,6 @@ from agentic_retriever.catalog.records import DocumentStatus
 from agentic_retriever.indices import Indexer
 from agentic_retriever.ingestion.readers import BoundedReader
 from agentic_retriever.lifecycle.worker import DocumentWorker
-from agentic_retriever.threads import Precedence
 
 
 class Clock:
@@ -138,19 +136,6 @@ def test_many_workers_process_each_document_once(bench, monkeypatch):
     index = bench.router.stored_index(INDEX)
     index.check_contents()
     assert index.count() == sum(record.total_chunks for record in done) == 24
-
-
-def test_documents_give_way_to_questions_and_are_processed_though_one_never_ends(bench, monkeypatch):
-    patience, waits = [], Precedence.give_way
-    monkeypatch.setattr(Precedence, "give_way", lambda self, most_s: (patience.append(most_s), waits(self, 0.0)))
-    with bench.router.resources.questions.running():
-        assert bench.process(bench.upload()).status is DocumentStatus.INDEXED
-    assert len(patience) >= 4
-    assert max(patience) <= 0.05
-    running = []
-    monkeypatch.setattr(Precedence, "running", lambda self: (running.append(self), nullcontext())[1])
-    bench.found()
-    assert running == [bench.router.resources.questions]
 
 
 def test_a_worker_that_stops_gives_its_document_back(bench, gate, monkeypatch):
