@@ -339,8 +339,10 @@ def put_rows(
 @lru_cache(64)  # making one takes longer than sending it
 def _put(dialect: str, table: sa.Table, columns: Sequence[str], keys: Sequence[str], kept: str) -> Any:  # noqa: ANN401
     new: Any = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    if not keys:
+        return new.on_conflict_do_nothing()
     changed = {name: new.excluded[name] for name in columns if name not in {*keys, kept}}
-    return new.on_conflict_do_update(index_elements=list(keys), set_=changed) if keys else new.on_conflict_do_nothing()
+    return new.on_conflict_do_update(index_elements=list(keys), set_=changed)
 
 
 def discard(file: Path) -> None:
