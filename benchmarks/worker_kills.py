@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.worker_kills [--documents N] [--kills N] [--url URL]`` prints one line of JSON. Workers are
 forked, so that each begins at once; half of the kills come at random moments, the others each in another state. With
-``--workers N --qdrant URL`` so many processes share the work instead, on a Qdrant server, and it is counted.
+``--workers N --qdrant URL [--redis URL]`` so many processes share the work instead, on a Qdrant server, and it is
+counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from agentic_retriever.catalog.claims import CUT_OFF, Claims
+from agentic_retriever.catalog.claims import CUT_OFF
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.indices import Indexer
@@ -39,7 +40,6 @@ STATES = {
     "begun": (Catalog, "begin", "after"),
     "stored": (Catalog, "confirm", "before"),
     "confirmed": (Catalog, "confirm", "after"),
-    "finished": (Claims, "finish", "after"),
 }
 
 
@@ -67,13 +67,13 @@ def _words(draw: random.Random, n: int) -> str:
     return " ".join(draw.choice(WORDS) + (f"-{n}." if draw.random() < 0.1 else "") for _ in range(120))
 
 
-def router(folder: Path, url: str, qdrant: str = "") -> AgenticRouter:
-    places = {"database_url": Secret(url), "qdrant_url": Secret(qdrant)}
+def router(folder: Path, url: str, qdrant: str = "", redis: str = "") -> AgenticRouter:
+    places = {"database_url": Secret(url), "qdrant_url": Secret(qdrant), "redis_url": Secret(redis)}
     config = RouterConfig(data_dir=folder, chunk_size=128, chunk_overlap=0, **places)
     return AgenticRouter(config, embedding=SlowEmbedding())
 
 
-def run_worker(folder: Path, url: str, die: str = "", qdrant: str = "") -> None:
+def run_worker(folder: Path, url: str, die: str = "", qdrant: str = "", redis: str = "") -> None:
     """Be a worker until killed, or until nothing waits any more; ``die`` in a state, with the first document."""
     count_work(folder)
     if die:
@@ -86,7 +86,7 @@ def run_worker(folder: Path, url: str, die: str = "", qdrant: str = "") -> None:
             return result
 
         setattr(owner, name, dying)
-    with router(folder, url, qdrant) as made:
+    with router(folder, url, qdrant, redis) as made:
         worker = DocumentWorker(made.resources, made.documents, lease_s=60.0 if qdrant else LEASE_S)
         worker.start()
         while made.documents.count(status="pending") + made.documents.count(status="processing"):
@@ -106,11 +106,11 @@ def count_work(folder: Path) -> None:
     DocumentWorker._read = counted  # noqa: SLF001
 
 
-def forked(folder: Path, url: str, die: str = "", qdrant: str = "") -> int:
+def forked(folder: Path, url: str, die: str = "", **servers: str) -> int:
     child = os.fork()
     if not child:
         try:
-            run_worker(folder, url, die, qdrant)
+            run_worker(folder, url, die, **servers)
         finally:
             os._exit(0)
     return child
@@ -146,16 +146,16 @@ def measure(folder: Path, url: str, documents: dict[str, bytes], kills: int, see
     return summary(folder, url) | told | {"seconds": round(time.monotonic() - started, 1)}
 
 
-def share(folder: Path, url: str, qdrant: str, documents: dict[str, bytes], workers: int) -> dict[str, object]:
+def share(folder: Path, url: str, documents: dict[str, bytes], workers: int, **servers: str) -> dict[str, object]:
     """Have many processes work at the same documents, and say how often each document was processed."""
     started = time.monotonic()
-    with router(folder, url, qdrant) as made:
+    with router(folder, url, **servers) as made:
         for name, content in documents.items():
             made.documents.upload(content, index=INDEX, filename=name)
-    for child in [forked(folder, url, "", qdrant) for _ in range(workers)]:
+    for child in [forked(folder, url, **servers) for _ in range(workers)]:
         os.waitpid(child, 0)
     times = Counter((folder / "processed").read_text().split())
-    told = summary(folder, url, qdrant)
+    told = summary(folder, url, servers["qdrant"])
     told.pop("contents")
     return told | {"processed": dict(Counter(times.values())), "seconds": round(time.monotonic() - started, 1)}
 
@@ -187,12 +187,14 @@ def main() -> int:
     parser.add_argument("--clean-url", default="", help="the same for the run without kills")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--qdrant", default="", help="a Qdrant server, for --workers")
+    parser.add_argument("--redis", default="", help="a Redis that wakes them, for --workers")
     chosen = parser.parse_args()
     documents = texts(chosen.documents)
     folder = Path(tempfile.mkdtemp(prefix="worker-kills-"))
     try:
         if chosen.workers:
-            print(json.dumps(share(folder, chosen.url, chosen.qdrant, documents, chosen.workers)))
+            servers = {"qdrant": chosen.qdrant, "redis": chosen.redis}
+            print(json.dumps(share(folder, chosen.url, documents, chosen.workers, **servers)))
             return 0
         killed = measure(folder / "killed", chosen.url, documents, chosen.kills)
         clean = measure(folder / "clean", chosen.clean_url, documents, 0)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from agentic_retriever.catalog.documents import DocumentRecords
 from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus
-from agentic_retriever.catalog.tables import DOCUMENTS
+from agentic_retriever.catalog.tables import DOCUMENTS, FREE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ _D: Final = DOCUMENTS.c
 _PENDING, _PROCESSING, _FAILED = (
     one.value for one in (DocumentStatus.PENDING, DocumentStatus.PROCESSING, DocumentStatus.FAILED)
 )
-FREE: Final[dict[str, Any]] = {"lease_owner": "", "lease_until": None}
 CUT_OFF: Final = (
     f"processing was cut off {MAX_TRIES} times, each time with its worker; it may need more memory than there is: "
     "split the document, or process it again with: agentic-retriever documents reprocess"
@@ -80,11 +79,6 @@ class Claims:
         wanted = sa.select(_D.id).where(_D.id == document_id, *self._held())
         with self.records.indexes.database.reading() as connection:
             return connection.execute(wanted).scalar() is not None
-
-    def finish(self, document_id: str, note: str = "") -> None:
-        """End the claim of a document that is indexed; ``note`` is what of it could not be read."""
-        done = {"error_message": note, "tries": 0, **FREE}
-        self.records.change(document_id, _D.lease_owner == self.owner, **done)
 
     def fail(self, record: DocumentRecord, message: str, *, passes: bool) -> None:
         """Note why a document could not be processed; it waits for another try where the reason may pass."""

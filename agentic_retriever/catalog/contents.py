@@ -10,10 +10,10 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.database import upsert
+from agentic_retriever.catalog.database import put_rows
 from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow
-from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
+from agentic_retriever.catalog.tables import DOCUMENTS, FREE, INDEXES, NODES
 from agentic_retriever.ingestion import SourceDocument
 
 _D: Final = DOCUMENTS.c
@@ -80,21 +80,21 @@ class Catalog:
         return self.row.version
 
     def counts(self) -> CatalogCounts:
-        documents = sa.select(sa.func.count()).select_from(DOCUMENTS).where(self._mine, _D.content_hash.is_not(None))
+        documents = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._written())
         nodes = sa.select(sa.func.count()).select_from(NODES)
-        finished = nodes.join(DOCUMENTS, _N.document_id == _D.id).where(self._mine, _D.content_hash != "")
+        finished = nodes.join(DOCUMENTS, _N.document_id == _D.id).where(self._in_index, _D.content_hash != "")
         unfinished = documents.where(_D.content_hash == "")
         parts = documents, nodes.where(_N.index_id == self.id), unfinished, finished
         return CatalogCounts(*self._read(sa.select(*(part.scalar_subquery() for part in parts)))[0])
 
     def get(self, doc_id: str) -> CatalogEntry | None:
-        found = self._read(sa.select(*_ENTRY).where(self._mine, _D.doc_id == doc_id, _D.content_hash.is_not(None)))
+        found = self._read(sa.select(*_ENTRY).where(self._in_index, _D.doc_id == doc_id, _D.content_hash.is_not(None)))
         return CatalogEntry(*found[0]) if found else None
 
     def documents(self) -> Iterator[CatalogEntry]:
         ids = self.doc_ids()
         for start in range(0, len(ids), PAGE):
-            some = sa.select(*_ENTRY).where(self._mine, _D.doc_id.in_(ids[start : start + PAGE]))
+            some = sa.select(*_ENTRY).where(self._in_index, _D.doc_id.in_(ids[start : start + PAGE]))
             yield from sorted(CatalogEntry(*row) for row in self._read(some.where(_D.content_hash.is_not(None))))
 
     def hashes(self) -> dict[str, str]:
@@ -109,12 +109,21 @@ class Catalog:
     def node_ids(self, doc_id: str) -> list[str]:
         """Return the ids of a document's nodes, intended ones included, in order."""
         joined = sa.select(_N.node_id).join(DOCUMENTS, _N.document_id == _D.id)
-        return sorted(row[0] for row in self._read(joined.where(self._mine, _D.doc_id == doc_id)))
+        return sorted(row[0] for row in self._read(joined.where(self._in_index, _D.doc_id == doc_id)))
 
     def checksums(self) -> dict[str, int]:
         """Return the checksum of each node's vector; those that earlier versions wrote have none."""
         known = sa.select(_N.node_id, _N.checksum).where(_N.index_id == self.id, _N.checksum.is_not(None))
         return dict(map(tuple, self._read(known)))
+
+    def said(self) -> dict[str, dict[str, Any]]:
+        """Return what callers said of documents, by ``doc_id``."""
+        rows = self._read(sa.select(_D.doc_id, _D.given).where(self._in_index, _D.given != {}))
+        return {row.doc_id: row.given["said"] for row in rows if row.given.get("said")}
+
+    def inactive(self) -> set[str]:
+        """Return the ids of documents that are switched off."""
+        return {row.doc_id for row in self._read(sa.select(_D.doc_id).where(self._in_index, ~_D.is_active))}
 
     def begin_source(self, root: str) -> None:
         """Note that a file or folder is being added, until :meth:`end_source`."""
@@ -142,35 +151,38 @@ class Catalog:
     def confirm(
         self,
         documents: Sequence[tuple[CatalogEntry, Sequence[str]]],
-        checksums: Mapping[str, int] | None = None,
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Note that documents now have exactly these nodes, whose vectors may be as before; raise the version.
+        """Note that documents now have exactly these nodes, and raise the version.
 
-        ``nodes`` are the columns of nodes by their ids, as far as they are to change.
+        Whoever processed them has no claim to them any more. ``nodes`` are the columns of nodes by their ids, as far as
+        they are to change, and ``facts`` those of records by ``doc_id``.
         """
         with self._write() as connection:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
             now = self._clock()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
-            rows = [
-                {**self._row(e, ids), **done, "total_chunks": len(held), "created_at": now} for e, held in documents
-            ]
-            put = upsert(connection, DOCUMENTS)
-            changed = {name: put.excluded[name] for name in rows[0] if name not in {"id", "created_at"}} if rows else {}
-            if rows:
-                connection.execute(put.on_conflict_do_update(index_elements=[_D.id], set_=changed), rows)
+            done |= {"tries": 0, "created_at": now, **FREE}
+            rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
+            put_rows(connection, DOCUMENTS, rows, "id", kept="created_at")
+            for doc_id, columns in (facts or {}).items():
+                connection.execute(sa.update(DOCUMENTS).where(self._in_index, _D.doc_id == doc_id).values(**columns))
             for entry, held in documents:
                 self._drop_nodes(connection, ids[entry.doc_id], keep=set(held))
-            details = nodes or {}
-            sums = (
-                {} if checksums is None else {i: {"checksum": checksums.get(i)} for _, held in documents for i in held}
-            )
+            known = nodes or {}
             self._put_nodes(connection, [
-                {"document_id": ids[entry.doc_id], "node_id": i, **sums.get(i, {}), **details.get(i, {})}
+                {"document_id": ids[entry.doc_id], "node_id": i, **known.get(i, {})}
                 for entry, held in documents for i in held
             ])  # fmt: skip
             self._raise_version(connection)
+
+    def describe_nodes(self, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note columns of nodes by their ids, of those that are there."""
+        with self._write() as connection:
+            for node_id, columns in nodes.items():
+                change = sa.update(NODES).where(_N.index_id == self.id, _N.node_id == node_id)
+                connection.execute(change.values(**columns))
 
     def begin_removal(self, doc_ids: Sequence[str]) -> None:
         with self._write() as connection:
@@ -180,24 +192,24 @@ class Catalog:
         """Note that these documents and their nodes are gone, and raise the version."""
         with self._write() as connection:
             for some in _pages(doc_ids):
-                connection.execute(sa.delete(DOCUMENTS).where(self._mine, _D.doc_id.in_(some)))
+                connection.execute(sa.delete(DOCUMENTS).where(self._in_index, _D.doc_id.in_(some)))
             self._raise_version(connection)
 
     def close(self) -> None:
         self._is_closed = True
 
     @property
-    def _mine(self) -> sa.ColumnElement[bool]:
+    def _in_index(self) -> sa.ColumnElement[bool]:
         return _D.index_id == self.id
 
     def _written(self) -> tuple[sa.ColumnElement[bool], ...]:
-        return self._mine, _D.content_hash.is_not(None)
+        return self._in_index, _D.content_hash.is_not(None)
 
     def _ids(self, connection: sa.Connection, doc_ids: Sequence[str]) -> dict[str, str]:
         """Return the ids of the records of documents that have one."""
         found: dict[str, str] = {}
         for some in _pages(doc_ids):
-            rows = connection.execute(sa.select(_D.doc_id, _D.id).where(self._mine, _D.doc_id.in_(some)))
+            rows = connection.execute(sa.select(_D.doc_id, _D.id).where(self._in_index, _D.doc_id.in_(some)))
             found.update((row.doc_id, row.id) for row in rows)
         return found
 
@@ -210,16 +222,14 @@ class Catalog:
         version = _D.version + sa.case((_D.content_hash > "", 1), else_=0)
         marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=self._clock(), version=version, **changes)
         for some in _pages(doc_ids):
-            connection.execute(marked.where(self._mine, _D.doc_id.in_(some)))
+            connection.execute(marked.where(self._in_index, _D.doc_id.in_(some)))
 
     def _put_nodes(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for row in rows:
             by_columns.setdefault(tuple(row), []).append({"index_id": self.id, **row})
-        for columns, alike in by_columns.items():
-            put = upsert(connection, NODES)
-            changed = {name: put.excluded[name] for name in columns if name != "node_id"}
-            connection.execute(put.on_conflict_do_update(index_elements=[_N.index_id, _N.node_id], set_=changed), alike)
+        for alike in by_columns.values():
+            put_rows(connection, NODES, alike, "index_id", "node_id")
 
     def _drop_nodes(self, connection: sa.Connection, document_id: str, *, keep: set[str]) -> None:
         held = connection.execute(sa.select(_N.node_id).where(_N.document_id == document_id)).scalars()

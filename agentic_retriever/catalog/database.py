@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -325,9 +325,24 @@ class Database:
         return errors.StoreUnreachableError(what) if self.address.is_shared else errors.StoreError(what)
 
 
-def upsert(connection: sa.Connection, table: sa.Table) -> Any:  # noqa: ANN401 - one of two classes with one interface
-    """Return an insert that can say what happens to a row that is there already."""
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+def put_rows(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], *keys: str, kept: str = ""
+) -> None:
+    """Insert rows of the same columns; those that are there by their keys get what is new, but for ``kept``.
+
+    Without keys they stay as they are.
+    """
+    if rows:
+        connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), keys, kept), rows)
+
+
+@lru_cache(64)  # making one takes longer than sending it
+def _put(dialect: str, table: sa.Table, columns: Sequence[str], keys: Sequence[str], kept: str) -> Any:  # noqa: ANN401
+    new: Any = (sqlite if dialect == "sqlite" else postgresql).insert(table)
+    if not keys:
+        return new.on_conflict_do_nothing()
+    changed = {name: new.excluded[name] for name in columns if name not in {*keys, kept}}
+    return new.on_conflict_do_update(index_elements=list(keys), set_=changed)
 
 
 def discard(file: Path) -> None:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import datetime, timezone
+from datetime import datetime
 from json import dumps
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
 from agentic_retriever import errors
+from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, NodeRecord
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES
 
 if TYPE_CHECKING:
-    from agentic_retriever.catalog.contents import Catalog
+    from collections.abc import Sequence
+
     from agentic_retriever.catalog.indexes import Indexes
 
 CHANNEL: Final = "agentic_retriever_documents"  # PostgreSQL tells workers on it that there is something to do
 _D: Final = DOCUMENTS.c
 _COMPOSED: Final = frozenset({"index", "metadata"})
 _COLUMNS: Final = [one.name for one in fields(DocumentRecord) if one.name not in _COMPOSED]
+_RECORDS: Final = sa.select(*(_D[name] for name in (*_COLUMNS, "index_id", "metadata", "given")))
 _SEARCHED: Final = ("title", "filename", "document_number")
-
-
-def utc_now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 class DocumentRecords:
@@ -55,14 +54,22 @@ class DocumentRecords:
     def get(self, document_id: str) -> DocumentRecord:
         found = self._select(_D.id == document_id, limit=1)
         if not found:
-            raise errors.UnknownDocumentError(f"there is no document {document_id[:80]!r}; see documents list")
+            raise _unknown(document_id)
         return found[0]
+
+    def columns(self, document_id: str, *names: str) -> Sequence[Any]:
+        """Return columns that only programs read, such as where a document was read, and its text."""
+        with self.indexes.database.reading() as connection:
+            found = connection.execute(sa.select(*(_D[name] for name in names)).where(_D.id == document_id)).first()
+        if found is None:
+            raise _unknown(document_id)
+        return found
 
     def find(self, *, limit: int = 50, offset: int = 0, **filters: Any) -> list[DocumentRecord]:  # noqa: ANN401
         return self._select(*self._conditions(**filters), limit=limit, offset=offset)
 
     def count(self, **filters: Any) -> int:  # noqa: ANN401 - those of _conditions
-        wanted = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._mine(), *self._conditions(**filters))
+        wanted = sa.select(sa.func.count()).select_from(DOCUMENTS).where(*self._usable(), *self._conditions(**filters))
         with self.indexes.database.reading() as connection:
             return int(connection.execute(wanted).scalar_one())
 
@@ -75,36 +82,16 @@ class DocumentRecords:
                 announce(connection)
             return bool(done.rowcount)
 
-    def given(self, document_id: str) -> dict[str, Any]:
-        """Return what the caller said of a document (``said``), what was found, and where each comes from."""
-        return dict(self._one(sa.select(_D.given).where(_D.id == document_id)) or {})
-
-    def source(self, document_id: str) -> tuple[str, str, str]:
-        """Return where a document was read (file, and folder that was added), and its kind."""
-        wanted = sa.select(_D.source, _D.root, _D.kind).where(_D.id == document_id)
-        with self.indexes.database.reading() as connection:
-            found = connection.execute(wanted).one_or_none()
-        return ("", "", "") if found is None else (found.source, found.root, found.kind)
-
-    def text(self, document_id: str) -> str:
-        return str(self._one(sa.select(_D.text).where(_D.id == document_id)) or "")
-
-    def exists(self, document_id: str) -> bool:
-        return self._one(sa.select(_D.id).where(_D.id == document_id)) is not None
-
-    def is_written(self, document_id: str) -> bool:
-        """Tell whether an index ever began to write a document."""
-        return self._one(sa.select(_D.content_hash).where(_D.id == document_id)) is not None
-
     def remove(self, document_id: str) -> None:
         with self.indexes.changing() as connection:
             connection.execute(sa.delete(DOCUMENTS).where(_D.id == document_id))
 
     def requeue_cut_off(self) -> None:
         """Have documents written again whose writing was cut off and that no worker has."""
-        idle = _D.status.in_([DocumentStatus.INDEXED.value, DocumentStatus.INACTIVE.value])
+        waits = _D.status.not_in([DocumentStatus.PENDING.value, DocumentStatus.FAILED.value])
+        cut_off = (_D.content_hash == "", _D.lease_until.is_(None), _D.kind != "nodes", _D.is_active)
         with self.indexes.changing() as connection:
-            change = sa.update(DOCUMENTS).where(*self._mine(), _D.content_hash == "", idle, _D.is_active)
+            change = sa.update(DOCUMENTS).where(*self._usable(), waits, *cut_off)
             connection.execute(change.values(status=DocumentStatus.PENDING.value, updated_at=self.clock()))
 
     def nodes(self, document_id: str) -> list[NodeRecord]:
@@ -144,22 +131,21 @@ class DocumentRecords:
             told.append(_D.is_active == is_active)
         return told
 
-    def _one(self, wanted: sa.Select[Any]) -> Any:  # noqa: ANN401 - one column of one row
-        with self.indexes.database.reading() as connection:
-            return connection.execute(wanted).scalar()
-
-    def _mine(self) -> tuple[sa.ColumnElement[bool], ...]:
+    def _usable(self) -> tuple[sa.ColumnElement[bool], ...]:
         return (_D.index_id.in_([row.id for row in self.indexes.rows().values()]),)
 
     def _select(self, *conditions: sa.ColumnElement[bool], limit: int, offset: int = 0) -> list[DocumentRecord]:
         names = {row.id: name for name, row in self.indexes.rows().items()}
         if not names:
             return []
-        columns = [_D[name] for name in (*_COLUMNS, "index_id", "metadata", "given")]
-        wanted = sa.select(*columns).where(*self._mine(), *conditions).order_by(_D.created_at.desc(), _D.id)
+        wanted = _RECORDS.where(*self._usable(), *conditions).order_by(_D.created_at.desc(), _D.id)
         with self.indexes.database.reading() as connection:
             rows = connection.execute(wanted.limit(limit).offset(offset)).mappings().all()
         return [_record(dict(row), names) for row in rows]
+
+
+def _unknown(document_id: str) -> errors.UnknownDocumentError:
+    return errors.UnknownDocumentError(f"there is no document {document_id[:80]!r}; see documents list")
 
 
 def _record(row: dict[str, Any], names: Mapping[int, str]) -> DocumentRecord:
@@ -177,26 +163,3 @@ def announce(connection: sa.Connection) -> None:
     """Have PostgreSQL wake the workers that listen, once the transaction is confirmed."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_notify(CHANNEL, "")))
-
-
-# What whoever indexes documents asks and tells of their records.
-
-
-def known_of(catalog: Catalog) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return what callers said of the documents of an index, by ``doc_id``, and which of them are switched off."""
-    mine = _D.index_id == catalog.id
-    with catalog.indexes.database.reading() as connection:
-        told = connection.execute(sa.select(_D.doc_id, _D.given).where(mine, _D.given != {}))
-        said = {row.doc_id: row.given["said"] for row in told if row.given.get("said")}
-        inactive = connection.execute(sa.select(_D.doc_id).where(mine, _D.is_active.is_(False))).scalars()
-        return said, set(inactive)
-
-
-def describe(catalog: Catalog, facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Tell records, by ``doc_id``, what was found in their documents."""
-    if not facts:
-        return
-    with catalog.indexes.changing() as connection:
-        for doc_id, columns in facts.items():
-            change = sa.update(DOCUMENTS).where(_D.index_id == catalog.id, _D.doc_id == doc_id)
-            connection.execute(change.values(**columns))

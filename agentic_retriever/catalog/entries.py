@@ -43,7 +43,7 @@ class Feedback(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry(Record):
-    """One query as the history keeps it; made by :func:`entry_of`, read back by ``QueryLog.list`` and ``get``."""
+    """One query as the history keeps it; made by :func:`make_entry`, read back by ``QueryLog.list`` and ``get``."""
 
     query: str = field(default="", repr=False)
     query_id: str = ""
@@ -89,7 +89,7 @@ class LogEntry(Record):
         return {name: total for name, total in Usage(self.spent).to_dict().items() if name != "tiers"}
 
 
-def entry_of(
+def make_entry(
     answer: Answer | None,
     *,
     error: BaseException | None = None,

@@ -24,7 +24,7 @@ from uuid import uuid4
 from typing_extensions import Self
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.entries import Analytics, Feedback, LogEntry, entry_of, utc_now
+from agentic_retriever.catalog.entries import Analytics, Feedback, LogEntry, make_entry, utc_now
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import AgenticRetrieverError, InvalidQueryError
 from agentic_retriever.schema import Answer
@@ -279,9 +279,9 @@ class QueryLog:
         """Hand in one entry; never raises, never waits."""
         self._record(lambda: entry)
 
-    def record_answer(self, answer: Answer | None, **known: Any) -> None:  # noqa: ANN401 - the arguments of entry_of
-        """Make an entry as :func:`entry_of` and hand it in; never raises, never waits."""
-        self._record(lambda: entry_of(answer, **known))
+    def record_answer(self, answer: Answer | None, **known: Any) -> None:  # noqa: ANN401 - the arguments of make_entry
+        """Make an entry as :func:`make_entry` and hand it in; never raises, never waits."""
+        self._record(lambda: make_entry(answer, **known))
 
     def _record(self, make: Callable[[], LogEntry]) -> None:
         try:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.database import Database, upsert
+from agentic_retriever.catalog.database import Database, put_rows
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES, VIEWS
 from agentic_retriever.json_files import write_atomically
 
@@ -125,9 +125,7 @@ class Indexes:
 
     def save_view(self, row: IndexRow, name: str, header: Mapping[str, Any], state: object) -> None:
         with self.changing() as connection:
-            new = upsert(connection, VIEWS).values(index_id=row.id, name=name, state=state)
-            where = [VIEWS.c.index_id, VIEWS.c.name]
-            connection.execute(new.on_conflict_do_update(index_elements=where, set_={"state": new.excluded.state}))
+            put_rows(connection, VIEWS, [{"index_id": row.id, "name": name, "state": state}], "index_id", "name")
             held = sa.select(INDEXES.c.views).where(INDEXES.c.id == row.id).with_for_update()
             views = {**connection.execute(held).scalar_one(), name: dict(header)}
             connection.execute(sa.update(INDEXES).where(INDEXES.c.id == row.id).values(views=views))

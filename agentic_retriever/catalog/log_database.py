@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from sqlalchemy import exc
 from sqlalchemy.sql.elements import ColumnElement
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.database import DATA_ERRORS, SALT_BYTES, Database, discard, upsert
+from agentic_retriever.catalog.database import DATA_ERRORS, SALT_BYTES, Database, discard, put_rows
 from agentic_retriever.catalog.entries import Analytics, CitedNode, Feedback, Latency, LogEntry, RouteCount, utc_now
 from agentic_retriever.catalog.tables import FEEDBACK, META, QUERIES, QUERY_CITATIONS, STEPS, UtcTime
 from agentic_retriever.errors import QueryLogError, StoreError, UnknownQueryError
@@ -93,33 +93,26 @@ _PRUNED_AT_ONCE: Final = 2_000  # in one transaction, so that other writers neve
 _CHECKED_WHOLE_BYTES: Final = 64_000_000
 
 
+@dataclass(eq=False)
 class LogDatabase:
     """The history in one catalog, kept within its limits. Its methods raise :class:`QueryLogError` alone.
 
     There are no locks: what two threads make at the same time is made twice, and either will do.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        text: str,
-        retention_days: float | None = None,
-        max_rows: int | None = None,
-        clock: Callable[[], datetime] = utc_now,
-        before: Path | None = None,  # the file of an earlier version, which is taken over
-    ) -> None:
-        self.address = address
-        self._text = text
-        self._retention_days = retention_days
-        self._max_rows = max_rows
-        self._clock = clock
-        self._before = before
+    address: Address
+    text: str
+    retention_days: float | None = None
+    max_rows: int | None = None
+    clock: Callable[[], datetime] = utc_now
+    before: Path | None = None  # the file of an earlier version, which is taken over
+
+    def __post_init__(self) -> None:
         self._taking = threading.Lock()
-        self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
+        self._every = _PRUNED_EVERY if self.max_rows is None else max(1, min(_PRUNED_EVERY, self.max_rows // 10))
         # The first batch prunes, so that processes that live for one query keep to the limits, too.
         self._since_pruned = self._every
-        self._database = Database(address, is_log=True)
+        self._database = Database(self.address, is_log=True)
 
     def write(self, entries: Sequence[LogEntry]) -> int:
         """Add entries, prune when it is time, and return how many were added."""
@@ -151,19 +144,16 @@ class LogDatabase:
     def _write(self, entries: Sequence[LogEntry]) -> int:
         with self._writing() as (connection, salt):
             # An entry may be there already: the confirmation of an earlier try was lost.
-            once = upsert(connection, QUERIES).on_conflict_do_nothing(index_elements=[QUERIES.c.entry_id])
-            connection.execute(once, [_row(e, text=self._text, salt=salt) for e in entries])
-            cited = [row for entry in entries for row in _cited_rows(entry)]
-            if cited:
-                connection.execute(upsert(connection, QUERY_CITATIONS).on_conflict_do_nothing(), cited)
+            put_rows(connection, QUERIES, [_row(e, text=self.text, salt=salt) for e in entries])
+            put_rows(connection, QUERY_CITATIONS, [row for entry in entries for row in _cited_rows(entry)])
         return len(entries)
 
     def prune(self) -> None:
         """Remove what is too old, and the oldest above the number of rows."""
-        if self._retention_days is not None:
-            self._remove(QUERIES.c.recorded_at < self._clock() - timedelta(days=self._retention_days))
-        if self._max_rows is not None:
-            newest = sa.select(QUERIES.c.id).order_by(QUERIES.c.id.desc()).offset(self._max_rows).limit(1)
+        if self.retention_days is not None:
+            self._remove(QUERIES.c.recorded_at < self.clock() - timedelta(days=self.retention_days))
+        if self.max_rows is not None:
+            newest = sa.select(QUERIES.c.id).order_by(QUERIES.c.id.desc()).offset(self.max_rows).limit(1)
             with self.reading() as connection:
                 bound = None if connection is None else connection.execute(newest).scalar()
             if bound is not None:
@@ -259,15 +249,12 @@ class LogDatabase:
 
     def _take_over(self) -> None:
         """Bring in the history of an earlier version, page by page; one that was cut off goes on the next time."""
-        if self._before is not None:
-            with self._taking:  # whoever reads meanwhile waits
-                self._take()
-                self._before = None
+        with self._taking:  # whoever reads meanwhile waits
+            if self.before is not None and self.before.exists():
+                self._take(self.before)
+            self.before = None
 
-    def _take(self) -> None:
-        file = self._before
-        if file is None or not file.exists():
-            return
+    def _take(self, file: Path) -> None:
         old, last = Database(Address(path=file), is_log=True), 0
         some = sa.select(*(column.label(column.key) for column in QUERIES.c)).order_by(QUERIES.c.id)
         try:
@@ -281,8 +268,7 @@ class LogDatabase:
                 with self._database.writing() as connection:
                     if connection.execute(sa.select(QUERIES.c.id).limit(1)).first() is None:
                         connection.execute(sa.update(META).where(META.c.name == "salt").values(value=salt))
-                    once = upsert(connection, QUERIES).on_conflict_do_nothing(index_elements=[QUERIES.c.entry_id])
-                    connection.execute(once, [{k: v for k, v in row.items() if k != "id"} for row in page])
+                    put_rows(connection, QUERIES, [{k: v for k, v in row.items() if k != "id"} for row in page])
             old.close()
             discard(file)
         except StoreError as err:  # the new history goes on without it

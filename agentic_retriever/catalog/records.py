@@ -21,55 +21,30 @@ class DocumentStatus(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentRecord(Record):
-    """One document: what it is, where it is in its life, and what was found in it.
+    """One document: what it is, where it is in its life, and what was found in it."""
 
-    Attributes:
-        id: UUID, 36 characters.
-        index: Name of the index that it is in.
-        doc_id: What nodes and citations call it.
-        title: Its title; the caller's, the document's own, or made of the file name.
-        document_type: Such as "circular".
-        document_number: Such as "12/2024".
-        filename: As the caller named it, without folders.
-        stored_filename: Of its bytes in ``DATA_DIR/files``; empty for what was read where it lies.
-        file_hash: SHA-256 of the bytes, hexadecimal.
-        status: Where it is in its life.
-        processing_progress: 0 to 100.
-        total_pages: Pages, where it has some.
-        total_chunks: Nodes in the index.
-        extraction_method: How its text was read.
-        tags: Words that it can be listed by.
-        metadata: What is known of it; ``_origins`` tells where each comes from.
-        section_mappings: Titles of its main sections by their numbers.
-        version: Grows with each change of its nodes.
-        is_active: Whether it may be found.
-        error_message: Why it failed, or what of it could not be read.
-        created_at: When it came, in UTC.
-        updated_at: When it was last changed, in UTC.
-    """
-
-    id: str
-    index: str
-    doc_id: str = ""
-    title: str
-    document_type: str = ""
-    document_number: str = ""
-    filename: str = ""
-    stored_filename: str = ""
-    file_hash: str = ""
-    status: DocumentStatus
-    processing_progress: int = 0
-    total_pages: int = 0
-    total_chunks: int = 0
-    extraction_method: str = ""
-    tags: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    section_mappings: Mapping[str, str] = field(default_factory=dict)
-    version: int = 1
-    is_active: bool = True
-    error_message: str = ""
-    created_at: datetime
-    updated_at: datetime
+    id: str  # UUID, 36 characters
+    index: str  # Name of the index that it is in
+    doc_id: str = ""  # What nodes and citations call it
+    title: str  # Its title; the caller's, the document's own, or made of the file name
+    document_type: str = ""  # Such as "circular"
+    document_number: str = ""  # Such as "12/2024"
+    filename: str = ""  # As the caller named it, without folders
+    stored_filename: str = ""  # Of its bytes in DATA_DIR/files; empty for what was read where it lies
+    file_hash: str = ""  # SHA-256 of the bytes, hexadecimal
+    status: DocumentStatus  # Where it is in its life
+    processing_progress: int = 0  # 0 to 100
+    total_pages: int = 0  # Pages, where it has some
+    total_chunks: int = 0  # Nodes in the index
+    extraction_method: str = ""  # How its text was read
+    tags: tuple[str, ...] = ()  # Words that it can be listed by
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # _origins tells where each comes from
+    section_mappings: Mapping[str, str] = field(default_factory=dict)  # Titles of its main sections by their numbers
+    version: int = 1  # Grows with each change of its nodes
+    is_active: bool = True  # Whether it may be found
+    error_message: str = ""  # Why it failed, or what of it could not be read
+    created_at: datetime  # When it came, in UTC
+    updated_at: datetime  # When it was last changed, in UTC
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types, times in ISO 8601."""

@@ -72,7 +72,7 @@ def _mapping(name: str) -> sa.Column[Any]:
     return sa.Column(name, JsonText, nullable=False, default=dict, server_default="{}")
 
 
-def _of(table: sa.Table, name: str, kind: Any, key: str = "id", **more: Any) -> sa.Column[Any]:  # noqa: ANN401
+def _reference(table: sa.Table, name: str, kind: Any, key: str = "id", **more: Any) -> sa.Column[Any]:  # noqa: ANN401
     return sa.Column(name, kind, sa.ForeignKey(table.c[key], ondelete="CASCADE"), nullable=False, **more)
 
 
@@ -97,7 +97,7 @@ INDEXES: Final = _table(
 DOCUMENTS: Final = _table(
     "documents",
     sa.Column("id", sa.String(36), primary_key=True),
-    _of(INDEXES, "index_id", _NUMBER),
+    _reference(INDEXES, "index_id", _NUMBER),
     # What its index knows of it.
     sa.Column("doc_id", sa.Text, nullable=False),
     *(_text(name) for name in ("source", "root", "kind", "title")),
@@ -129,11 +129,13 @@ DOCUMENTS: Final = _table(
     sa.Index(f"ix_{_PREFIX}documents_created", "created_at"),
 )
 
+FREE: Final[dict[str, Any]] = {"lease_owner": "", "lease_until": None}  # of a document that nobody processes
+
 NODES: Final = _table(
     "nodes",
-    _of(INDEXES, "index_id", _NUMBER, primary_key=True),
+    _reference(INDEXES, "index_id", _NUMBER, primary_key=True),
     sa.Column("node_id", sa.Text, primary_key=True),
-    _of(DOCUMENTS, "document_id", sa.String(36), index=True),
+    _reference(DOCUMENTS, "document_id", sa.String(36), index=True),
     _count("position"),
     _text("content"),
     _text("content_hash"),
@@ -148,7 +150,7 @@ NODES: Final = _table(
 # What a collection on a server that was derived from an index holds of each document.
 VIEWS: Final = _table(
     "views",
-    _of(INDEXES, "index_id", _NUMBER, primary_key=True),
+    _reference(INDEXES, "index_id", _NUMBER, primary_key=True),
     sa.Column("name", sa.String(40), primary_key=True),
     sa.Column("state", JsonText, nullable=False),
 )
@@ -188,7 +190,7 @@ QUERIES: Final = _table(
 
 QUERY_CITATIONS: Final = _table(
     "query_citations",
-    _of(QUERIES, "entry_id", sa.String(32), "entry_id", primary_key=True),
+    _reference(QUERIES, "entry_id", sa.String(32), "entry_id", primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True),
     *(_text(name) for name in ("index_name", "doc_id", "node_id", "title", "section")),
     sa.Column("score", sa.Double, nullable=False),
@@ -198,7 +200,7 @@ QUERY_CITATIONS: Final = _table(
 FEEDBACK: Final = _table(
     "feedback",
     sa.Column("id", _NUMBER, primary_key=True, autoincrement=True),
-    _of(QUERIES, "entry_id", sa.String(32), "entry_id", index=True),
+    _reference(QUERIES, "entry_id", sa.String(32), "entry_id", index=True),
     sa.Column("rating", sa.Integer, nullable=False),
     *(_text(name) for name in ("comment", "user_id")),
     sa.Column("created_at", UtcTime, nullable=False),

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 LOCAL_MODEL: Final = "multilingual-e5-small-q4"
 BATCH: Final = 32  # texts from one report of progress to the next; a program that ends waits for those under way
 _MANY: Final = 16  # so many texts at once are an ingest's, not a question's or those of an answer
+IS_INGEST: Final = ContextVar("whether nobody waits for what is embedded", default=False)
 _MOST_CHARACTERS: Final = 40_000  # of one text; the mean of so many windows says little already
 _WEIGHTS: Final = "e5-small-q4.bin"
 _SHA256: Final = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
@@ -75,7 +77,7 @@ class LocalEmbedding(BaseEmbedding):
         clean = [text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8") for text in short]
         turns = iter(sorted(range(len(clean)), key=lambda at: -len(clean[at])))  # no core is left with a long last one
         vectors: list[Any] = [None] * len(clean)
-        unwanted, many = threading.Event(), len(clean) >= _MANY
+        unwanted, many = threading.Event(), IS_INGEST.get() or len(clean) >= _MANY
 
         def work() -> None:
             if many:

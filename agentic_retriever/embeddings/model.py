@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from cachetools import TTLCache
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from agentic_retriever.embeddings.local import LocalEmbedding
+from agentic_retriever.embeddings.local import IS_INGEST, LocalEmbedding
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, EmbeddingError, OverloadedError
 from agentic_retriever.schema import examined
 from agentic_retriever.threads import Breaker, DeadlineCaller
@@ -263,7 +264,9 @@ class EmbeddingModel:
         keys = list(missing)
         for i in range(0, len(keys), self.batch_size):
             part = keys[i : i + self.batch_size]
-            fresh = dict(zip(part, self._embed([missing[key] for key in part]), strict=True))
+            made = copy_context()
+            made.run(IS_INGEST.set, True)
+            fresh = dict(zip(part, made.run(self._embed, [missing[key] for key in part]), strict=True))
             for level in self._levels:
                 level.put_many(self.name, fresh)
             known.update(fresh)

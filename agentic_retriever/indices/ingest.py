@@ -14,7 +14,6 @@ from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever import ingestion
 from agentic_retriever.catalog.contents import CatalogEntry
-from agentic_retriever.catalog.documents import describe, known_of
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
@@ -97,7 +96,7 @@ class Indexer:
         """Bring a file, or a folder with all below it, into the index and drop documents no longer found there."""
         root = Path(path).absolute()
         files = ingestion.discover(root, follow_links=self._follow_links)
-        self._said, self._inactive = known_of(self._index.catalog)
+        self._said, self._inactive = self._index.catalog.said(), self._index.catalog.inactive()
         self._index.catalog.begin_source(str(root))
         self._progress.files(len(files))
         seen: set[str] = set()
@@ -130,7 +129,7 @@ class Indexer:
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
         """Bring LlamaIndex documents into the index; one with a known id replaces the old one."""
-        self._said, self._inactive = known_of(self._index.catalog)
+        self._said, self._inactive = self._index.catalog.said(), self._index.catalog.inactive()
         for item in ingestion.from_llama_documents(documents):
             if isinstance(item, ingestion.SkippedSource):
                 self._report += IngestReport(skipped=(item,))
@@ -141,7 +140,7 @@ class Indexer:
 
     def add_nodes(self, nodes: Sequence[BaseNode]) -> IngestReport:
         """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones."""
-        _, self._inactive = known_of(self._index.catalog)
+        self._inactive = self._index.catalog.inactive()
         by_document: dict[str, list[TextNode]] = {}
         skipped: list[ingestion.SkippedSource] = []
         for node in ingestion.nodes_as_they_are(nodes, on_skip=skipped.append):
@@ -173,20 +172,29 @@ class Indexer:
         self._write(replace(document, doc_id=doc_id))
         return doc_id
 
-    def add_document(self, document: ingestion.SourceDocument, said: Mapping[str, Any]) -> IngestReport:
-        """Bring one document into the index, whether or not it has changed; ``said`` is what its caller says of it.
+    def add_document(self, document: ingestion.SourceDocument, said: Mapping[str, Any], note: str = "") -> None:
+        """Bring one document into the index, whether or not it has changed.
 
         It survives the end of the process; the vector store's ``flush``, which is left to the caller, a power cut.
+        ``said`` is what its caller says of it, ``note`` what of it could not be read.
         """
         self._said[document.doc_id] = dict(said)
+        self._facts[document.doc_id] = {"error_message": note}
         self._write(document, anew=True)
         self._flush()
-        report, self._report = self._report, IngestReport()
-        return report
+        for refused in self._report.skipped:
+            if refused.kind == "unread":
+                raise IndexingError(refused.reason)
 
-    def replace_nodes(self, entry: CatalogEntry, nodes: Sequence[TextNode]) -> IngestReport:
-        """Let a document have these nodes in place of its own; what has a vector is not embedded."""
+    def replace_nodes(
+        self, entry: CatalogEntry, nodes: Sequence[TextNode], facts: Mapping[str, Any] | None = None
+    ) -> IngestReport:
+        """Let a document have these nodes in place of its own, and its record these columns.
+
+        What has a vector is not embedded.
+        """
         self._pending.append((entry, list(nodes)))
+        self._facts[entry.doc_id] = dict(facts or {})
         self._flush()
         return self._finish()
 
@@ -211,7 +219,7 @@ class Indexer:
         found = {key: value for key, value in values.items() if key not in document.metadata}
         given = {"said": self._said.get(document.doc_id, {}), "found": found, "origins": origins}
         facts = {"given": given, "section_mappings": titles, "total_pages": len(document.pages)}
-        self._facts[document.doc_id] = facts | _told(document, values)
+        self._facts[document.doc_id] = self._facts.get(document.doc_id, {}) | facts | _told(document, values)
         return nodes
 
     def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]], *, anew: bool = False) -> None:
@@ -256,8 +264,6 @@ class Indexer:
         with self._index.writing(*(entry.doc_id for entry, _ in pending)):
             self._guard()
             catalog.begin(ids)
-            describe(catalog, self._facts)
-            self._facts = {}
             if ready:
                 store.add(ready)
             new = {node.node_id for node in ready}
@@ -265,9 +271,11 @@ class Indexer:
             if stale:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
-                sums = vector_checksums(unit_vectors(ready)) if ready else []
                 details = {node.node_id: node_facts(node, at) for _, group in pending for at, node in enumerate(group)}
-                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)), details)
+                for node, checksum in zip(ready, vector_checksums(unit_vectors(ready)) if ready else (), strict=True):
+                    details[node.node_id]["checksum"] = checksum
+                catalog.confirm(ids, details, self._facts)
+        self._facts = {}
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
     def _embedded(self, nodes: Sequence[TextNode]) -> tuple[list[TextNode], int]:

@@ -1,21 +1,9 @@
-r"""What is known of a document beside its text: metadata that rules find, each with where it comes from.
+"""What is known of a document beside its text: metadata that rules find, each with where it comes from.
 
-The rules are patterns in a file (``DATA_DIR/patterns.yaml`` or ``.json``) behind those of the package. A pattern is a
-regular expression without regard to letter case; what its first group, or all of it, matches is the value:
-
-.. code-block:: yaml
-
-    SAT:                                  # the source; the patterns of "*" hold for every document
-      namespace: mx/tax
-      match: ['Servicio de Administración Tributaria']   # in title, file name or the beginning of the text
-      document_type: {resolution: ['Resolución Miscelánea']}
-      document_number: ['RMF (?:para )?(\d{4})']
-      document_date: ['Ciudad de México, a ([^.\n]{6,40})']   # likewise valid_from and valid_until
-      article: ['^artículo (\d+)']
-      entities: {Banco de México: ['\bBanxico\b']}
-      tags: {taxes: ['\bISR\b']}
-
-What a document brings itself, or its caller says, is never overwritten. Nothing found joins the text that is embedded.
+The rules are patterns in a file (``DATA_DIR/patterns.yaml`` or ``.json``, see docs/documents.md) behind those of the
+package. A pattern is a regular expression without regard to letter case; what its first group, or all of it, matches is
+the value. What a document brings itself, or its caller says, is never overwritten. Nothing found joins the text that
+is embedded.
 """
 
 from __future__ import annotations

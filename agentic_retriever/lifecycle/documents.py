@@ -18,11 +18,12 @@ import numpy as np
 from llama_index.core.schema import TextNode
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.claims import FREE
-from agentic_retriever.catalog.contents import CatalogEntry
+from agentic_retriever.catalog.contents import Catalog, CatalogEntry
 from agentic_retriever.catalog.documents import DocumentRecords
 from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, NodeRecord
+from agentic_retriever.catalog.tables import FREE
 from agentic_retriever.indices import Indexer, StoredIndex
+from agentic_retriever.indices.ingest import node_facts
 from agentic_retriever.ingestion import CHUNKING_VERSION, SourceDocument
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
@@ -94,7 +95,8 @@ class Documents:
         """
         self._resources.attached.refuse(index)
         name = _file_name(source, filename)
-        said = _said(title, document_type or None, document_number or None, list(tags) or None, metadata)
+        named = {"document_type": document_type or None, "document_number": document_number or None}
+        said = _said(metadata, title=title, tags=tags or None, **named)
         document_id, suffix = str(uuid4()), PurePosixPath(name).suffix.lower()
         kept = self.folder / f"{document_id}{suffix}"
         digest = _keep(source, kept, int(self._resources.config.max_file_mb * 1_000_000))
@@ -140,17 +142,22 @@ class Documents:
 
     def nodes(self, document_id: str) -> _Nodes:
         """Return the nodes of a document, in order."""
-        return self.records.nodes(self.get(document_id).id)
+        record = self.get(document_id)
+        found = self.records.nodes(record.id)
+        if all(node.content_hash for node in found):
+            return found
+        self._describe_nodes(record)
+        return self.records.nodes(record.id)
 
     def text(self, document_id: str) -> str:
         """Return the source text that citations point into; empty while there is none."""
-        return self.records.text(self.get(document_id).id)
+        return str(self.records.columns(document_id, "text")[0])
 
     def file(self, document_id: str) -> Path | None:
         """Return where its file is: the one that was kept, or the one that was read; ``None`` where neither is."""
         record = self.get(document_id)
-        source = self.records.source(record.id)
-        path = self.folder / record.stored_filename if record.stored_filename else Path(source[0])
+        [source] = self.records.columns(record.id, "source")
+        path = self.folder / record.stored_filename if record.stored_filename else Path(source)
         return path if path.is_file() and (record.stored_filename or path.is_absolute()) else None
 
     def wait(self, document_id: str, timeout_s: float) -> DocumentRecord:
@@ -186,23 +193,24 @@ class Documents:
             StoreBusyError: If another process holds its index.
         """
         record = self.get(document_id)
-        new = _said(title, document_type, document_number, None if tags is None else list(tags), metadata)
-        given = self.records.given(record.id)
+        named = {"document_type": document_type, "document_number": document_number}
+        new = _said(metadata, title=title, tags=tags, **named)
+        given, kind = self.records.columns(record.id, "given", "kind")
         given["said"] = {**given.get("said", {}), **new}
         given["origins"] = {**given.get("origins", {}), **dict.fromkeys(new, "caller")}
         columns = {"given": given, **_columns(new)}
         if title is not None:
             columns["title"] = title
         is_retitled = title is not None and title != record.title
-        is_cut_again = is_retitled and record.is_active and self.records.source(record.id)[2] != "nodes"
+        is_cut_again = is_retitled and record.is_active and kind != "nodes"
         if is_cut_again or record.status in {DocumentStatus.PENDING, DocumentStatus.PROCESSING}:
             columns |= {"status": DocumentStatus.PENDING.value, "tries": 0, **FREE}  # who processes it begins again
         with self._changing(record) as index:
             entry = None if index is None else index.catalog.get(record.doc_id)
-            self.records.change(record.id, **columns)
             if index is not None and entry is not None and record.total_chunks and not is_cut_again:
-                self._rewrite(index, entry, new, record)
-                self.records.change(record.id, **({"status": columns["status"]} if "status" in columns else {}))
+                self._rewrite(index, entry, new, columns)
+            else:
+                self.records.change(record.id, **columns)
         if not record.is_active:
             self._nodes_file(record).unlink(missing_ok=True)  # they say what was known before
         self._tell()
@@ -218,7 +226,7 @@ class Documents:
         record = self.get(document_id)
         if not record.is_active:
             raise errors.IndexingError(f"document {document_id} is switched off; activate it first")
-        if self.records.source(record.id)[2] == "nodes":
+        if self.records.columns(record.id, "kind")[0] == "nodes":
             raise errors.IndexingError(f"document {document_id} was added as nodes; add them again")
         pending = {"status": DocumentStatus.PENDING.value, "processing_progress": 0, "error_message": "", "tries": 0}
         self.records.change(record.id, **pending, **FREE)
@@ -244,12 +252,10 @@ class Documents:
             with self._changing(record) as index:
                 entry = None if index is None else index.catalog.get(record.doc_id)
                 if index is not None and entry is not None and entry.content_hash and nodes:
-                    Indexer(index).replace_nodes(entry, nodes)
-                    on = {"status": DocumentStatus.INDEXED.value, "version": record.version}
+                    Indexer(index).replace_nodes(entry, nodes, {"is_active": True, "version": record.version})
                     index.build_search()
                 else:
-                    on = {"status": DocumentStatus.PENDING.value}
-                self.records.change(record.id, is_active=True, tries=0, **on)
+                    self.records.change(record.id, status=DocumentStatus.PENDING.value, is_active=True, tries=0)
             self._nodes_file(record).unlink(missing_ok=True)
             self._tell()
         return self.get(record.id)
@@ -264,7 +270,8 @@ class Documents:
                 Indexer(index).remove_documents([record.doc_id])
                 index.build_search()
                 index.build_in_background()
-            self.records.remove(record.id)
+            else:
+                self.records.remove(record.id)
         self.discard_files([record])
 
     # -- What is not for users
@@ -279,9 +286,11 @@ class Documents:
         self.records.requeue_cut_off()
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             with suppress(OSError):
-                is_old = path.stat().st_mtime < time.time() - _ORPHANED_S
-                if is_old and not self.records.exists(path.name.lstrip(".")[:36]):
-                    path.unlink()
+                if path.stat().st_mtime < time.time() - _ORPHANED_S:
+                    try:
+                        self.get(path.name.lstrip(".")[:36])
+                    except errors.UnknownDocumentError:
+                        path.unlink()
 
     def discard_files(self, records: Sequence[DocumentRecord]) -> None:
         for record in records:
@@ -292,12 +301,21 @@ class Documents:
     @contextmanager
     def _changing(self, record: DocumentRecord) -> Iterator[StoredIndex | None]:
         """Keep others from changing a document; yields its index, or ``None`` where nothing was ever written to it."""
-        if not self.records.is_written(record.id):
+        if self.records.columns(record.id, "content_hash")[0] is None:
             yield None
             return
         index = self._resources.stored(record.index, to_change=True)
         with index.writing(record.doc_id):
             yield index
+
+    def _describe_nodes(self, record: DocumentRecord) -> None:
+        """Note what is in nodes of which an earlier version noted the ids alone."""
+        store = self._resources.stored(record.index).vector_store
+        catalog = Catalog(self.records.indexes, record.index)
+        held = store.get_nodes(node_ids=catalog.node_ids(record.doc_id))
+        nodes = [node for node in held if isinstance(node, TextNode)]
+        nodes.sort(key=lambda node: (node.start_char_idx or 0, node.node_id))
+        catalog.describe_nodes({node.node_id: node_facts(node, at) for at, node in enumerate(nodes)})
 
     def _withdraw(self, index: StoredIndex, record: DocumentRecord) -> None:
         """Take the nodes of a document out of its index, and keep them; each step can be done twice."""
@@ -308,15 +326,16 @@ class Documents:
         if found and entry.content_hash:
             order, vectors = index.vector_store.vectors(ids)
             _save_nodes(self._nodes_file(record), [found[i] for i in order if i in found], vectors)
-        Indexer(index).replace_nodes(entry, [])
         off = {"status": DocumentStatus.INACTIVE.value, "version": record.version}
-        self.records.change(record.id, **off)
+        Indexer(index).replace_nodes(entry, [], off)
         index.build_search()
         index.build_in_background()
 
-    def _rewrite(self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], record: DocumentRecord) -> None:
+    def _rewrite(
+        self, index: StoredIndex, entry: CatalogEntry, new: Mapping[str, Any], columns: Mapping[str, Any]
+    ) -> None:
         """Give the nodes of a document what is now known of it, with their vectors where their text is as before."""
-        ids = index.catalog.node_ids(record.doc_id)
+        ids = index.catalog.node_ids(entry.doc_id)
         nodes = {
             node.node_id: node for node in index.vector_store.get_nodes(node_ids=ids) if isinstance(node, TextNode)
         }
@@ -338,7 +357,7 @@ class Documents:
             told = {name: getattr(entry, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
             entry = entry._replace(content_hash=f"{CHUNKING_VERSION}:{SourceDocument(**told).content_hash}")
         changed.sort(key=lambda node: node.node_id)
-        Indexer(index).replace_nodes(entry, changed)
+        Indexer(index).replace_nodes(entry, changed, columns)
         index.build_search()
 
     def _nodes_file(self, record: DocumentRecord) -> Path:
@@ -363,7 +382,8 @@ def _file_name(source: str | Path | bytes, given: str | None) -> str:
     if not stem.strip(". ") or len(name) > _MAX_NAME:
         raise errors.SourceError(f"the file name {name[:80]!r} cannot be used; take 1 to {_MAX_NAME} characters")
     if suffix == ".jsonl":
-        raise errors.SourceError(f"{name!r} holds many documents; add it with: agentic-retriever index add")
+        add = "add them with: agentic-retriever index add NAME FILE, or router.add_index"
+        raise errors.SourceError(f"{name!r} holds many documents, one a line, and an upload is one; {add}")
     if suffix not in _UPLOADED:
         raise errors.SourceError(f"{name!r} is of no kind that can be read; allowed are {', '.join(_UPLOADED)}")
     return name
@@ -418,18 +438,11 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _said(
-    title: str | None,
-    document_type: str | None,
-    document_number: str | None,
-    tags: list[str] | None,
-    metadata: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def _said(metadata: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - a title, tags, ...
     """Return what a caller says of a document in one mapping; ``None`` in metadata takes a value away."""
     gone = {key: None for key, value in (metadata or {}).items() if value is None}
-    told = {"title": title, "document_type": document_type, "document_number": document_number, "tags": tags}
-    named = {key: value for key, value in told.items() if value is not None}
-    return {**flat_metadata(metadata or {}, doc_id=""), **gone, **named}
+    told = {key: list(value) if key == "tags" else value for key, value in named.items() if value is not None}
+    return {**flat_metadata(metadata or {}, doc_id=""), **gone, **told}
 
 
 def _columns(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,8 @@ FLUSH_EVERY_S: Final = 10.0
 _LARGE: Final = 200_000  # bytes of a file of any kind that is read by a process of its own
 _BUSY_S: Final = 15.0  # an index that another process holds is left alone for so long
 _STOP_S: Final = 30.0
+# Where a server gives no answer, what was read is written again after so many seconds, and not read again for that.
+_WRITE_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0)
 _READ, _CUT, _WRITTEN = 10, 20, 95  # percent of a document's way
 # What may pass by itself; all else is the document's own fault.
 _PASSING: Final = (errors.StoreError, errors.EmbeddingError, errors.LLMError, errors.DeadlineExceededError)
@@ -122,8 +124,7 @@ class DocumentWorker:
     def _process(self, record: DocumentRecord, reader: BoundedReader) -> None:
         self._progress[record.id] = 0
         try:
-            note = self._index_document(record, reader)
-            self._claims.finish(record.id, note)
+            self._index_document(record, reader)
         except _LostClaimError:
             logger.info("document %s was taken away while it was processed", record.id)
         except errors.StoreBusyError as err:
@@ -141,12 +142,23 @@ class DocumentWorker:
             self._progress.pop(record.id, None)
             self._lost.discard(record.id)
 
-    def _index_document(self, record: DocumentRecord, reader: BoundedReader) -> str:
-        """Process one document, and return what of it could not be read."""
+    def _index_document(self, record: DocumentRecord, reader: BoundedReader) -> None:
         document, notes = self._read(record, reader)
         self._advance(record.id, _READ)
+        for pause_s in (*_WRITE_PAUSES_S, None):
+            try:
+                self._write(record, document, "; ".join(notes)[:2_000])
+            except errors.StoreUnreachableError as err:  # noqa: PERF203 - which try fails is the point
+                if pause_s is None:
+                    raise
+                logger.warning("document %s is written again in %g s: %s", record.id, pause_s, err)
+                self._stopping.wait(pause_s)
+            else:
+                return
+
+    def _write(self, record: DocumentRecord, document: SourceDocument, note: str) -> None:
         index = self._resources.stored(record.index, to_change=True)
-        said = self._documents.records.given(record.id).get("said", {})
+        said = self._documents.records.columns(record.id, "given")[0].get("said", {})
 
         def guard() -> None:
             if self._stopping.is_set() or not self._claims.holds(record.id):
@@ -154,13 +166,12 @@ class DocumentWorker:
 
         progress = _Progress(lambda done: self._advance(record.id, done))
         indexer = Indexer(index, self._resources.config, progress, model=self._resources.section_model, guard=guard)
-        indexer.add_document(document, said)
+        indexer.add_document(document, said, note)
         for changed in (self._touched, self._unflushed):
             changed.setdefault(record.index, time.monotonic())
-        return "; ".join(notes)[:2_000]
 
     def _read(self, record: DocumentRecord, reader: BoundedReader) -> tuple[SourceDocument, list[str]]:
-        source, root, kind = self._documents.records.source(record.id)
+        source, root, kind = self._documents.records.columns(record.id, "source", "root", "kind")
         config, folder = self._resources.config, self._documents.folder
         if not record.stored_filename and kind == "document":  # it came as one of LlamaIndex, whose text is kept
             return self._kept(record), []

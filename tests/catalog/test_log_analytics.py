@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.entries import Analytics, CitedNode, Latency, LogEntry, entry_of, nearest_rank
+from agentic_retriever.catalog.entries import Analytics, CitedNode, Latency, LogEntry, make_entry, nearest_rank
 from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.catalog.log_database import LogDatabase as Database
 from agentic_retriever.config import PREFIX
@@ -182,7 +182,7 @@ def test_shown_and_as_json(tmp_path):
 
 
 def test_entry_holds_what_the_answer_says():
-    made = entry_of(answer(), cloud_only_usd=2.0)
+    made = make_entry(answer(), cloud_only_usd=2.0)
     wanted = {
         "query": "What is new?", "query_id": "q-1", "complexity": "simple", "complexity_score": 0.25, "index": "news",
         "indexes": ("news", "spare"), "index_mode": "profile", "index_confidence": 0.75, "strategy": "hybrid",
@@ -198,22 +198,22 @@ def test_entry_holds_what_the_answer_says():
 
 
 def test_failed_cached_and_odd_answers_keep_what_is_known():
-    made = entry_of(answer(cached=True))
+    made = make_entry(answer(cached=True))
     assert (made.cached, made.tier, made.cloud_calls, any(made.totals().values())) == (True, "cloud", 0, False)
-    assert replace(entry_of(answer()), spent=()).cloud_calls == 1
+    assert replace(make_entry(answer()), spent=()).cloud_calls == 1
     error = DeadlineExceededError("secret words")
-    made = entry_of(None, error=error, query="why", query_id="q-1", timings_ms={"total": 5.0})
+    made = make_entry(None, error=error, query="why", query_id="q-1", timings_ms={"total": 5.0})
     assert (made.error, made.query, made.query_id, made.tier) == ("DeadlineExceededError", "why", "q-1", "")
     assert (made.index, made.complexity, dict(made.timings_ms)) == ("", "", {"total": 5.0})
     assert "secret" not in repr(made)
     odd = answer(timings_ms={"total": float("nan"), "llm": float("inf"), "retrieval": 1.0})
-    made = entry_of(odd, cloud_only_usd=float("nan"))
+    made = make_entry(odd, cloud_only_usd=float("nan"))
     assert dict(made.timings_ms) == {"retrieval": 1.0}
     assert made.cloud_only_usd is None
 
 
 def test_entries_come_back_as_they_went_in(place):
-    given = replace(entry_of(answer(), cloud_only_usd=2.0), recorded_at=entry(1).recorded_at, entry_id="a" * 32)
+    given = replace(make_entry(answer(), cloud_only_usd=2.0), recorded_at=entry(1).recorded_at, entry_id="a" * 32)
     failed = entry(2, error="FilterError", tier="", confidence=None)
     with opened(place) as log:
         log.record(given)

@@ -72,6 +72,17 @@ def test_all_is_taken_over_and_nothing_embedded(old, before):
         assert "sixteen" in router.query("How long does the cat sleep?").text
 
 
+def test_nodes_of_an_older_catalog_are_described_when_they_are_asked_for(old):
+    with opened(old) as router:
+        [record] = [one for one in router.documents.list(index="animals") if one.doc_id == "animals-3"]
+        blank = router.documents.records.nodes(record.id)
+        [node] = router.documents.nodes(record.id)
+        assert [one.content for one in blank] == [""]
+        assert node.content == f"{TEXTS['animals']} Number 3."
+        assert (node.char_count, len(node.content_hash)) == (len(node.content), 64)
+        assert router.documents.records.nodes(record.id) == [node]
+
+
 def test_all_is_taken_over_to_a_server(old, before, postgres_url):
     assert state(old, database_url=postgres_url) == (before[1], [])
     assert not (old / "catalog.sqlite").exists()
@@ -156,10 +167,10 @@ def test_the_takeover_of_a_history_that_is_killed_goes_on(tmp_path):
         "from pathlib import Path\n"
         "from agentic_retriever.catalog import log_database\n"
         "from agentic_retriever.catalog.history import QueryLog\n"
-        "log_database._PRUNED_AT_ONCE, turns, real = 3, [], log_database.upsert\n"
-        "def upsert(*args):\n    turns.append(1)\n"
+        "log_database._PRUNED_AT_ONCE, turns, real = 3, [], log_database.put_rows\n"
+        "def put_rows(*args):\n    turns.append(1)\n"
         "    return real(*args) if len(turns) < 3 else os.kill(os.getpid(), signal.SIGKILL)\n"
-        "log_database.upsert = upsert\n"
+        "log_database.put_rows = put_rows\n"
         "QueryLog(Path(sys.argv[1]) / 'catalog.sqlite', before=Path(sys.argv[1]) / 'queries.sqlite').list()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -69,6 +69,11 @@ def test_questions_and_sentences_go_before_the_batches_of_an_ingest(monkeypatch)
     model.get_query_embedding("one")
     ours = os.getpriority(os.PRIO_PROCESS, os.getpid())
     assert engine.priorities == [min(19, ours + 5)] * 16 + [ours] * 16
+    engine.priorities.clear()
+    whole = EmbeddingModel(model, name="local")
+    whole.embed_passages(["a document of one passage"])
+    whole.embed_sentences(["a sentence of an answer"])
+    assert engine.priorities == [min(19, ours + 5), ours]
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])

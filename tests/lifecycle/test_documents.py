@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from document_bench import CATS, DOGS, INDEX
+from document_bench import CATS, DOGS, INDEX, Bench
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from waiting import in_threads
@@ -71,7 +71,11 @@ def test_two_uploads_of_one_file_at_once_are_one_document(bench):
     [
         (b"text", "a.exe", "of no kind that can be read; allowed are .md"),
         (b"text", "noname", "of no kind"),
-        (b"{}", "a.jsonl", "holds many documents"),
+        (
+            b"{}",
+            "a.jsonl",
+            "holds many documents, one a line, and an upload is one; add them with: agentic-retriever index add",
+        ),
         (b"", "a.md", "is empty"),
         (b"x" * 2_000_000, "a.txt", "larger than 1 MB"),
         (b"text", "..", "cannot be used"),
@@ -92,6 +96,18 @@ def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path, content, n
         assert not list((tmp_path / "data").rglob("files/*"))
     finally:
         bench.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a permission there")
+def test_files_lie_in_another_folder_where_a_link_leads_there(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "files").symlink_to(tmp_path / "shared")
+    bench = Bench(tmp_path / "data")
+    record = bench.indexed()
+    assert record.status is DocumentStatus.INDEXED
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [record.stored_filename]
+    bench.close()
 
 
 def test_a_path_that_is_no_file_is_refused(bench, tmp_path):

@@ -20,6 +20,7 @@ from agentic_retriever.catalog.claims import MAX_TRIES, Claims
 from agentic_retriever.catalog.records import DocumentStatus
 from agentic_retriever.indices import Indexer
 from agentic_retriever.ingestion.readers import BoundedReader
+from agentic_retriever.lifecycle.worker import DocumentWorker
 
 
 class Clock:
@@ -103,10 +104,10 @@ def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, mon
     monkeypatch.setattr("agentic_retriever.catalog.claims.PAUSE_S", 0.0)
     real = Indexer.add_document
 
-    def odd(self, document, said):
+    def odd(self, document, *told):
         if "dog" in document.text:
             raise ZeroDivisionError
-        return real(self, document, said)
+        return real(self, document, *told)
 
     monkeypatch.setattr(Indexer, "add_document", odd)
     logging.getLogger("agentic_retriever.lifecycle.worker").setLevel(logging.CRITICAL)
@@ -119,9 +120,9 @@ def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, mon
 def test_many_workers_process_each_document_once(bench, monkeypatch):
     seen, real = Counter(), Indexer.add_document
 
-    def counted(self, document, said):
+    def counted(self, document, *told):
         seen[document.doc_id] += 1
-        return real(self, document, said)
+        return real(self, document, *told)
 
     monkeypatch.setattr(Indexer, "add_document", counted)
     records = [bench.upload(text, name) for name, text in texts(24).items()]
@@ -190,6 +191,16 @@ def test_what_is_changed_while_it_is_processed_is_not_written_from_before(bench,
     worker.stop()
 
 
+def test_a_document_whose_correction_was_cut_off_is_written_again_by_the_next_worker(bench):
+    record = bench.indexed()
+    catalog = bench.router.stored_index(INDEX).catalog
+    catalog.begin([(catalog.get(record.doc_id), catalog.node_ids(record.doc_id))])  # and it is killed
+    assert bench.documents.get(record.id).status is DocumentStatus.PROCESSING
+    assert bench.process(record).status is DocumentStatus.INDEXED
+    assert catalog.counts().unfinished == 0
+    assert bench.found() == {record.id: 1}
+
+
 def test_a_catalog_that_goes_away_and_comes_back_is_waited_for(bench, monkeypatch):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
     record = bench.upload()
@@ -204,6 +215,26 @@ def test_a_catalog_that_goes_away_and_comes_back_is_waited_for(bench, monkeypatc
     monkeypatch.setattr(Claims, "take", take)
     assert bench.process(record).status is DocumentStatus.INDEXED
     assert away == [0]
+
+
+def test_a_store_that_gives_no_answer_for_a_while_is_written_to_again_with_what_was_read(bench, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker._WRITE_PAUSES_S", (0.0, 0.0))
+    add, read, away, times = Indexer.add_document, DocumentWorker._read, [2], Counter()
+
+    def added(self, document, *told):
+        if away[0]:
+            away[0] -= 1
+            raise errors.StoreUnreachableError("no answer within 10.0 s")
+        return add(self, document, *told)
+
+    def counted(self, record, reader):
+        times[record.id] += 1
+        return read(self, record, reader)
+
+    monkeypatch.setattr(Indexer, "add_document", added)
+    monkeypatch.setattr(DocumentWorker, "_read", counted)
+    done = bench.process(bench.upload())
+    assert (done.status, away, times) == (DocumentStatus.INDEXED, [0], {done.id: 1})
 
 
 def test_connections_that_a_server_dropped_are_made_again(postgres_url, tmp_path):

@@ -23,7 +23,7 @@ from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
 
 from agentic_retriever import Budget, Strategy, errors
-from agentic_retriever.catalog.entries import entry_of
+from agentic_retriever.catalog.entries import make_entry
 from agentic_retriever.llm import LLMClient, TieredClient
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
@@ -225,7 +225,7 @@ def test_among_several_named_indexes_alone_one_is_chosen(router, names):
     assert router.route(MOONS, index=["planets"]).index.mode == "pinned"
     first = router.query(MOONS, index=names)
     assert first.route.index.name == "planets"
-    assert entry_of(first).index_mode == "profile of animals, planets"
+    assert make_entry(first).index_mode == "profile of animals, planets"
     assert (router.query(MOONS, index=names[::-1]).cached, router.query(MOONS).cached) == (True, False)
     assert router.as_retriever(index=names).retrieve(MOONS)[0].node.ref_doc_id == "mars"
     with pytest.raises(errors.UnknownIndexError, match=r"'planet'.*did you mean 'planets'.*animals, planets, tools"):
