@@ -120,10 +120,20 @@ class DerivedView(Generic[V]):
             view = self.ready()
             if view is None:
                 version = self.index_version()
-                self._view = view = self.build(version)
-                self._made_from, self._unsaved = version, True
-                self.save()
+                view = self.build(version)
+                self.take(view, version)
             return view
+
+    def take(self, view: V, version: int) -> None:
+        """Take over a view that somebody has built for a version."""
+        with self._lock:
+            self._view, self._made_from, self._unsaved = view, version, True
+            self.save()
+
+    @property
+    def version(self) -> int:
+        """The version of the view in memory."""
+        return self._made_from
 
     @property
     def last(self) -> V | None:

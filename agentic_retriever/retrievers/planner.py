@@ -53,7 +53,7 @@ def split_question(query: str, *, by_names: bool = True) -> tuple[str, ...]:
 
 def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
     """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
-    keys = {_key(query): ""}
+    keys = {_key(query): ""} if (parts := [*parts]) else {}
     for part in parts:
         keys.setdefault(_key(part), " ".join(part.split()))
     return tuple(part for key, part in keys.items() if key and part)

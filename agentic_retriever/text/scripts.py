@@ -157,7 +157,7 @@ _COMMON: Final = {
     "id": 2.0, "pl": 2.0, "tr": 2.0, "vi": 2.0, "de": 4.0, "fr": 4.0, "it": 4.0, "nl": 4.0, "pt": 4.0, "en": 8.0,
     "es": 7.0, "ru": 2.0, "ar": 3.0, "fa": 2.0, "ur": 1.5, "hi": 3.0, "bn": 2.0,
 }  # fmt: skip
-_CANDIDATES: Final = {
+_CANDIDATE_CODES: Final = {
     Script.LATIN: "af az bs ca cs cy da de en es et eu fi fr ga gl hr ht hu id is it jv lt lv ms mt nl no pl pt ro sk "
     "sl so sq sv sw tl tr uz vi zu",
     Script.CYRILLIC: "be bg kk ky mk mn ru sr tg tt uk",
@@ -165,6 +165,7 @@ _CANDIDATES: Final = {
     Script.DEVANAGARI: "hi mr ne sa",
     Script.BENGALI: "as bn",
 }
+_CANDIDATES: Final = {script: frozenset(codes.split()) for script, codes in _CANDIDATE_CODES.items()}
 # One stop word may be a name in another language; the second and third make it sure.
 _STOPWORD_WEIGHT: Final = 1.5
 _WORD_RE: Final = re.compile(r"[^\W\d_]+")
@@ -172,7 +173,15 @@ _WORD_RE: Final = re.compile(r"[^\W\d_]+")
 
 @lru_cache(1)
 def _classifier() -> LanguageIdentifier | None:
-    """Load the classifier; its library unpacks the model, 40 MB, in the folder for temporary files."""
+    """Load the classifier of all candidates; those of other scripts than the text's are far behind."""
+    classifier = _loaded()
+    if classifier is not None:
+        classifier.set_languages(frozenset().union(*_CANDIDATES.values()).intersection(classifier.labels))
+    return classifier
+
+
+def _loaded() -> LanguageIdentifier | None:
+    """Load what knows all languages; its library unpacks the model, 40 MB, in the folder for temporary files."""
     # Imported here because its model takes half a second to load, which a program that asks for no language of a
     # Latin text shall not pay. An own instance: the module's functions share one that anybody may restrict.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
@@ -211,9 +220,8 @@ def _detected(sample: str) -> str:
     if script not in _CANDIDATES or letters < _MIN_LETTERS:
         return UNDETERMINED
     words = {word.casefold() for word in _WORD_RE.findall(sample)}
-    candidates = _CANDIDATES[script].split()
-    classifier = _classifier()
-    ranked = [(language, 1.0) for language in candidates] if classifier is None else classifier.rank(sample)
+    candidates, classifier = _CANDIDATES[script], _classifier()
+    ranked = [(language, 1.0) for language in sorted(candidates)] if classifier is None else classifier.rank(sample)
     belief = {language: p * _COMMON.get(language, 1.0) for language, p in ranked if language in candidates}
     for language in section("stopwords").keys() & belief.keys():
         belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
