@@ -407,11 +407,7 @@ class Pipeline:
                 index, versions = self._choose_index(run, only)
                 chosen = self.resources.index(index.name)
                 complexity, score = routing.assess_complexity(question.query)
-                features = routing.query_features(
-                    question.query, chosen.profile(), score, domain_terms=self._domain_terms
-                )
-                if question.strategy is None:
-                    features = self._as_read(run, chosen, features)
+                features = self._features(run, chosen, score) if question.strategy is None else {}
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.asked or question.query,
@@ -434,15 +430,16 @@ class Pipeline:
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
-    def _as_read(self, run: _Run, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
-        """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
-        query = run.question.query
+    def _features(self, run: _Run, index: Index, score: float) -> Mapping[str, float]:
+        """Return the signals; what strategies read counts, too: the question's parts, conditions, the title it is."""
+        query, profile = run.question.query, index.profile()
+        features = routing.query_features(query, profile, score, domain_terms=self._domain_terms)
         if len(query) > MAX_READ:
             return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
         read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
-        if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):
+        if index.has_prefilter and (profile.field_values or profile.number_ranges):
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
                 found = run.read[index.name] = understand(query, index.fields())
                 read |= {"metadata_values": retrievers.stated(query, found)}
