@@ -303,7 +303,9 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
             self._metadata.current()
 
     def _gather(self, version: int, nodes: Sequence[ProfiledNode]) -> None:
-        self._fields.take(FieldDictionary.build(node.metadata for node in nodes), version)
+        gathered = FieldDictionary.build(node.metadata for node in nodes)
+        _ = gathered.matcher  # so that no question has to make it
+        self._fields.take(gathered, version)
 
     def build_in_background(self, progress: derived.Progress | None = None) -> None:
         """Have what questions read made by a thread of its own, which also sees what is added meanwhile."""

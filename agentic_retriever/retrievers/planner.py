@@ -112,6 +112,7 @@ class ClauseTable:
 LISTS: Final = tuple(ClauseTable.__dataclass_fields__)[3:]
 
 
+@lru_cache(16)  # each table looks at the same text
 def folded(text: str) -> str:
     """Return a text without capitals and Latin accents, each character at its old place."""
     return "".join(map(_folded, text))
