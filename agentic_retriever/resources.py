@@ -167,11 +167,6 @@ class Resources:
                 )
             return self._embedding
 
-    def look(self) -> None:
-        """See which indexes there are, and what of them others have confirmed, as it is now."""
-        self.check_open()
-        self.storage.indexes.read_anew()
-
     def names(self) -> list[str]:
         self.check_open()
         return sorted({*self.storage.names(), *self.attached}) if self.attached else self.storage.names()

@@ -306,7 +306,9 @@ class FieldDictionary:
                     if full or name in STRUCTURAL_FIELDS or not _is_usable(name, MAX_KEY_LENGTH):
                         continue
                 gathered.setdefault(name, _Gathered()).add(value)
-        return cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
+        made = cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
+        _ = made.matcher  # so that no question has to make it
+        return made
 
 
 def fields_view(index: StoredNodes) -> DerivedView[FieldDictionary]:

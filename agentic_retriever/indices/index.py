@@ -38,7 +38,7 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRows,
     VectorRowsView,
 )
-from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, ProfiledNode, profile_view, unprofiled
+from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view, unprofiled
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
@@ -51,9 +51,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALWAYS_THERE = frozenset(
-    {View.CHUNKS, View.KEYWORD, View.METADATA}
-)  # the views of an index that does not say what it has
+# The views of an index that does not say what it has.
+ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD, View.METADATA})
 
 
 class Index(ABC):
@@ -207,7 +206,9 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self.may_hang = self.is_remote
         version = self.catalog.version
         self._fields = fields_view(self)
-        self._profile = profile_view(self, self._gather)
+        self._profile = profile_view(
+            self, lambda version, rows: self._fields.take(FieldDictionary.build(rows), version)
+        )
         self._keyword = keyword_view(self, lambda: self.language)
         self._metadata = MetadataView(self.vector_store, folder / "metadata", version)
         self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
@@ -301,11 +302,6 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         if not self.is_remote:
             self._keyword.current()
             self._metadata.current()
-
-    def _gather(self, version: int, nodes: Sequence[ProfiledNode]) -> None:
-        gathered = FieldDictionary.build(node.metadata for node in nodes)
-        _ = gathered.matcher  # so that no question has to make it
-        self._fields.take(gathered, version)
 
     def build_in_background(self, progress: derived.Progress | None = None) -> None:
         """Have what questions read made by a thread of its own, which also sees what is added meanwhile."""

@@ -131,6 +131,9 @@ class IndexProfile:
             return None
 
 
+_Also: TypeAlias = Callable[[int, Iterable[Mapping[str, Any]]], None]
+
+
 class ProfiledNode(NamedTuple):
     node_id: str
     text: str
@@ -166,8 +169,8 @@ def make_profile(
     )
 
 
-def profile_view(index: StoredNodes, also: Callable[[int, Sequence[ProfiledNode]], None]) -> DerivedView[IndexProfile]:
-    """The profile of a stored index; the nodes that one is built from are handed on, as reading them takes longest."""
+def profile_view(index: StoredNodes, also: _Also) -> DerivedView[IndexProfile]:
+    """The profile of a stored index; metadata that is read for it is handed on, as reading takes longest."""
 
     def save(profile: IndexProfile) -> None:
         # One without the vector of its description is made again at the next start.
@@ -183,9 +186,9 @@ def profile_view(index: StoredNodes, also: Callable[[int, Sequence[ProfiledNode]
     )
 
 
-def _profile_of(index: StoredNodes, version: int, also: Callable[[int, Sequence[ProfiledNode]], None]) -> IndexProfile:
+def _profile_of(index: StoredNodes, version: int, also: _Also) -> IndexProfile:
     nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
-    also(version, nodes)
+    also(version, (node.metadata for node in nodes))
     chosen = sample_ids([node.node_id for node in nodes])
     sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
     vector = embed_description(index.embedding, index.name, index.description, timeout_s=DESCRIPTION_S)

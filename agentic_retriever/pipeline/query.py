@@ -350,7 +350,7 @@ class Pipeline:
         if run.question.turns or run.question.conversation_id:  # elsewhere it means what it says
             self._understand(run)
         question, resources = run.question, self.resources
-        resources.look()
+        resources.storage.indexes.read_anew()
         budget = question.budget
         # The versions are part of the key, so changes are looked for first.
         pinned = pinned_names(question.index)
@@ -398,7 +398,7 @@ class Pipeline:
         self._understand(run)
         question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
-            self.resources.look()
+            self.resources.storage.indexes.read_anew()
             only = self._only_index(question)
             run.vector = self._embed(run)
             with spending.step("routing"):

@@ -16,9 +16,7 @@ from agentic_retriever.understanding.understanding import Understood, extract_wi
 
 # A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
 SURE: Final = 0.7
-CLEAR: Final = (
-    0.85  # from which on a single one makes the question one for conditions, as one does that is nearly all of it
-)
+CLEAR: Final = 0.85  # a single one from here on, or one that is nearly all of a question, makes it one for conditions
 
 
 def stated(query: str, read: Understood) -> float:

@@ -173,28 +173,25 @@ _WORD_RE: Final = re.compile(r"[^\W\d_]+")
 
 @lru_cache(1)
 def _classifier() -> LanguageIdentifier | None:
-    """Load the classifier of all candidates; those of other scripts than the text's are far behind."""
-    classifier = _loaded()
-    if classifier is not None:
-        classifier.set_languages(frozenset().union(*_CANDIDATES.values()).intersection(classifier.labels))
-    return classifier
-
-
-def _loaded() -> LanguageIdentifier | None:
-    """Load what knows all languages; its library unpacks the model, 40 MB, in the folder for temporary files."""
+    """Load the classifier; its library unpacks the model, 40 MB, in the folder for temporary files."""
     # Imported here because its model takes half a second to load, which a program that asks for no language of a
     # Latin text shall not pay. An own instance: the module's functions share one that anybody may restrict.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
 
     with suppress(OSError):
-        identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        return identifier
+        return _restricted(LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True))
     logger.warning("the folder for temporary files is full; what tells languages is unpacked in memory; set TMPDIR")
     try:
-        return _unpacked_in_memory()
+        return _restricted(_unpacked_in_memory())
     except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError):  # another version
         logger.warning("what tells languages cannot be unpacked in memory either; common words alone tell them")
         return None
+
+
+def _restricted(classifier: LanguageIdentifier) -> LanguageIdentifier:
+    """Leave out the languages that no text is ever said to have."""
+    classifier.set_languages(frozenset().union(*_CANDIDATES.values()).intersection(classifier.labels))
+    return classifier
 
 
 def _unpacked_in_memory() -> LanguageIdentifier:
