@@ -250,7 +250,7 @@ class AgenticRouter:
             return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
         report = self._add_sources(name, source, description, chunk_size, progress)
-        made = self.resources.stored(name)
+        made = self.resources.stored(name, to_change=True)
         made.build_search(progress)
         if views:
             made.build_in_background(progress)

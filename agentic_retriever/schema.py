@@ -494,7 +494,7 @@ class RouteDecision(Record):
         complexity: Simple or complex.
         complexity_score: In [0, 1].
         complexity_reasons: What spoke for it, one short name each.
-        features: The signals that stage two saw, by name.
+        features: The signals that stage two saw, by name; none where the caller named the strategy.
         timings_ms: Milliseconds by step (``embedding``, ``routing``, ``total``).
         degraded: Steps of routing that fell back, those of both stages included.
         withheld: Strategies that were not offered, and why.

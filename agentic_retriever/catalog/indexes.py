@@ -19,8 +19,9 @@ from agentic_retriever.json_files import write_atomically
 
 HOME_FILE: Final = "home"  # what a shared catalog calls a data directory
 PAGE: Final = 500
-# Many versions are looked at in the course of one question; changes by others are seen after that time at the latest.
-_FRESH_S: Final = 0.001
+# Many versions are looked at in the course of one question, which begins with a look at what others have changed; who
+# asks nothing sees their changes after that time at the latest.
+_FRESH_S: Final = 0.01
 
 
 class IndexRow(NamedTuple):
@@ -58,10 +59,15 @@ class Indexes:
 
     def rows(self) -> Mapping[str, IndexRow]:
         """Return all indexes by their names, in order, as they are now."""
-        read_at = self._read_at
-        if read_at is not None and self._timer() - read_at < _FRESH_S:
-            return self._rows
+        read_at, now = self._read_at, self._timer()
+        return self._rows if read_at is not None and now - read_at < _FRESH_S else self.read_anew(now)
+
+    def read_anew(self, since: float | None = None) -> Mapping[str, IndexRow]:
+        """Have all that others confirmed until now seen, or until a time on the timer."""
+        since = self._timer() if since is None else since
         with self._lock:
+            if self._read_at is not None and self._read_at >= since:
+                return self._rows  # by another thread meanwhile
             if not self._is_prepared:
                 self._prepare(self)
                 self._is_prepared = True
@@ -137,7 +143,8 @@ class Indexes:
             with self.database.writing() as connection:
                 yield connection
         finally:
-            self._read_at = None
+            with self._lock:  # or a read that began before would count as made after
+                self._read_at = None
 
     def locked(
         self, row: IndexRow, what: str, parts: Sequence[str], *, timeout_s: float

@@ -18,6 +18,7 @@ from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery
 from agentic_retriever.evaluation.measures import Span
 from agentic_retriever.filters import elements, parse_moment
+from agentic_retriever.indices.fields import FieldDictionary, FieldInfo, FieldKind
 from agentic_retriever.ingestion import SourceDocument
 from agentic_retriever.ingestion.documents import parse_front_matter
 from agentic_retriever.ingestion.structure import Block, scan_blocks
@@ -25,7 +26,6 @@ from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.language_files import section
 from agentic_retriever.text.scripts import UNDETERMINED
 from agentic_retriever.text.sentences import central_sentences
-from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind
 
 MOST: Final = 30  # questions of one intent
 WHY_NOT: Final = {  # of every intent, when none of its questions can be made

@@ -94,16 +94,16 @@ class DerivedView(Generic[V]):
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._view: V | None = None
-        self._made_from = self._missing = INCOMPLETE
+        self.version = self._missing = INCOMPLETE  # of the view in memory
         self._unsaved = False
 
     def ready(self) -> V | None:
         """Return the view of the index's current version if it need not be built; queries take no other."""
         version = self.index_version()
-        if self._made_from == version:
+        if self.version == version:
             return self._view
         with self._lock:
-            if version not in {self._made_from, self._missing}:
+            if version not in {self.version, self._missing}:
                 try:
                     view = self.load(version)
                 except errors.StoreDamagedError as err:
@@ -112,8 +112,8 @@ class DerivedView(Generic[V]):
                 if view is None:
                     self._missing = version
                 else:
-                    self._view, self._made_from = view, version
-            return self._view if self._made_from == version else None
+                    self._view, self.version = view, version
+            return self._view if self.version == version else None
 
     def current(self) -> V:
         """Return the view of the index's current version, built now if there is none."""
@@ -121,10 +121,14 @@ class DerivedView(Generic[V]):
             view = self.ready()
             if view is None:
                 version = self.index_version()
-                self._view = view = self.build(version)
-                self._made_from, self._unsaved = version, True
-                self.save()
+                self.take(view := self.build(version), version)
             return view
+
+    def take(self, view: V, version: int) -> None:
+        """Take over a view that somebody has built for a version."""
+        with self._lock:
+            self._view, self.version, self._unsaved = view, version, True
+            self.save()
 
     @property
     def last(self) -> V | None:

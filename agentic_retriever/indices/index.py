@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +29,7 @@ from agentic_retriever.catalog.takeover import FOLDER, MANIFEST_FILE, take_over
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import derived, stored_nodes
+from agentic_retriever.indices.fields import FieldDictionary, fields_view
 from agentic_retriever.indices.keyword import KeywordIndex, fitted_words, keyword_view, revise_words, server_words
 from agentic_retriever.indices.prefilter.index import (
     CandidateSet,
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views of an index that does not say what it has
+# The views of an index that does not say what it has.
+ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD, View.METADATA})
 
 
 class Index(ABC):
@@ -63,6 +65,7 @@ class Index(ABC):
     is_attached: ClassVar[bool] = False
     #: Whether it can only be asked in words, by :meth:`ask`.
     only_asked: ClassVar[bool] = False
+    _always: ClassVar[frozenset[View]] = ALWAYS_THERE
 
     name: str
     description: str
@@ -120,9 +123,10 @@ class Index(ABC):
     def views(self) -> frozenset[View]:
         return ALWAYS_THERE
 
-    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - for those that serve few
-        """Tell whether a strategy that needs these views can be used now."""
-        return ALWAYS_THERE.union(self.views).issuperset(needs)
+    def served(self, needs: Mapping[Strategy, Collection[View]]) -> list[Strategy]:
+        """Return those of some strategies, with the views that they need, that can be used now."""
+        views = self._always.union(self.views)
+        return [strategy for strategy, needed in needs.items() if views.issuperset(needed)]
 
     def ask(self, query: str, depth: int) -> Sequence[NodeWithScore]:  # noqa: ARG002 - for those that can
         """Ask for nodes in words, about so many."""
@@ -146,6 +150,10 @@ class Index(ABC):
         return None
 
     # What is derived from the nodes.
+
+    def fields(self) -> FieldDictionary:
+        """Return the fields of the metadata with their values, which questions name."""
+        return FieldDictionary.build(node.metadata for node in self.known_nodes())
 
     def hierarchy(self) -> derived.HierarchyView:
         """Return the leaves of the current version."""
@@ -182,6 +190,7 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
 
     folder: Path
     vector_store: NodeStore
+    _always = frozenset()
 
     def __init__(
         self,
@@ -196,7 +205,10 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self.copy = copy  # the folder is in it, while another process holds the index itself
         self.may_hang = self.is_remote
         version = self.catalog.version
-        self._profile = profile_view(self)
+        self._fields = fields_view(self)
+        self._profile = profile_view(
+            self, lambda version, rows: self._fields.take(FieldDictionary.build(rows), version)
+        )
         self._keyword = keyword_view(self, lambda: self.language)
         self._metadata = MetadataView(self.vector_store, folder / "metadata", version)
         self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
@@ -206,18 +218,17 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self._one_writer = threading.RLock()
         self._held = threading.local()  # the documents that a thread changes
         self._builder: BriefThread | None = None
+        self._searchable_at: int | None = None  # the version for which all was found to be there
 
     @property
     def views(self) -> frozenset[View]:
         ready = {
             View.KEYWORD: self.is_remote or self._keyword.ready() is not None,
+            View.METADATA: self._fields.ready() is not None,
             View.HIERARCHY: self._leaves.is_usable(),
             View.SUMMARY: self._summaries.is_usable(),
         }
         return frozenset({View.CHUNKS, *(view for view, is_there in ready.items() if is_there)})
-
-    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - of the base
-        return self.views.issuperset(needs)
 
     @property
     def has_prefilter(self) -> bool:  # type: ignore[override]  # until it is there, the store checks filters itself
@@ -226,7 +237,11 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     @property
     def is_searchable(self) -> bool:
         """Whether all is there that a question to it reads; no question builds it."""
-        return self._profile.ready() is not None and (self.is_remote or {View.KEYWORD} <= self.views)
+        version = self.version
+        if self._searchable_at != version:  # asked for every index with each question
+            read = (self._profile.ready(), self._fields.ready(), self.is_remote or self._keyword.ready())
+            self._searchable_at = version if all(view is not None for view in read) else None
+        return self._searchable_at == version
 
     def keyword(self) -> KeywordIndex | ServerWords:
         words = server_words(self)
@@ -248,6 +263,12 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def profile(self) -> IndexProfile:
         """Return the profile, or while it is being built, the one before it or what can be told without."""
         return self._profile.ready() or self._profile.last or unprofiled(self)
+
+    def fields(self) -> FieldDictionary:
+        view = self._fields.ready()
+        if view is None:
+            raise derived.not_built("values", self.name)
+        return view
 
     def metadata(self) -> MetadataIndex:
         return self._metadata.current()
@@ -273,8 +294,9 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self._summaries.refresh(progress, derivation=derivation)
 
     def build_search(self, progress: derived.Progress | None = None) -> None:
-        """Bring what every question reads up to date: profile, words and prefilter."""
+        """Bring what every question reads up to date: profile, values, words and prefilter."""
         self._profile.current()
+        self._fields.current()
         with self.exclusive("keyword"):
             revise_words(self, progress)
         if not self.is_remote:

@@ -12,7 +12,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -131,6 +131,9 @@ class IndexProfile:
             return None
 
 
+_Also: TypeAlias = Callable[[int, Iterable[Mapping[str, Any]]], None]
+
+
 class ProfiledNode(NamedTuple):
     node_id: str
     text: str
@@ -166,7 +169,9 @@ def make_profile(
     )
 
 
-def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
+def profile_view(index: StoredNodes, also: _Also) -> DerivedView[IndexProfile]:
+    """The profile of a stored index; metadata that is read for it is handed on, as reading takes longest."""
+
     def save(profile: IndexProfile) -> None:
         # One without the vector of its description is made again at the next start.
         if len(profile.description_vector) or not profile.description:
@@ -176,13 +181,14 @@ def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
         f"profile of index {index.name!r}",
         index.catalog.version,
         load=lambda version: IndexProfile.load(index.folder, version=version, description=index.description),
-        build=lambda version: _profile_of(index, version),
+        build=lambda version: _profile_of(index, version, also),
         write=save,
     )
 
 
-def _profile_of(index: StoredNodes, version: int) -> IndexProfile:
+def _profile_of(index: StoredNodes, version: int, also: _Also) -> IndexProfile:
     nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
+    also(version, (node.metadata for node in nodes))
     chosen = sample_ids([node.node_id for node in nodes])
     sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
     vector = embed_description(index.embedding, index.name, index.description, timeout_s=DESCRIPTION_S)

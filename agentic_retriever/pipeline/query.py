@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
@@ -53,6 +53,7 @@ from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 from agentic_retriever.understanding.follow_ups import leans
+from agentic_retriever.understanding.understanding import Understood, understand
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ MAX_VAGUE: Final = 0.5  # confidence in the answer to a question without a subje
 
 _MISSING: Final = {
     schema.View.KEYWORD: "the index has no words yet; build them with: agentic-retriever index build NAME",
+    schema.View.METADATA: "the index has no values yet; build them with: agentic-retriever index build NAME",
     schema.View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
     schema.View.HIERARCHY: "the index has no leaves; build them with: agentic-retriever index build NAME",
 }
@@ -149,6 +151,7 @@ class _Run:
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # terms of the question with their other forms
     lifting: tuple[str, ...] = ()  # words that lift passages
     decision: schema.RouteDecision = field(init=False, repr=False)  # there only once it was routed
+    read: dict[str, Understood] = field(default_factory=dict)  # the conditions that it states, by index
     order: tuple[schema.Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
     settled: tuple[str, ...] = ()  # the words of the question that conditions said
@@ -346,8 +349,10 @@ class Pipeline:
 
     def _key(self, run: _Run) -> str:
         """Return the cache key of a question: all that its answer depends on."""
-        self._understand(run)
+        if run.question.turns or run.question.conversation_id:  # elsewhere it means what it says
+            self._understand(run)
         question, resources = run.question, self.resources
+        resources.storage.indexes.read_anew()
         budget = question.budget
         # The versions are part of the key, so changes are looked for first.
         pinned = pinned_names(question.index)
@@ -395,6 +400,7 @@ class Pipeline:
         self._understand(run)
         question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
+            self.resources.storage.indexes.read_anew()
             only = self._only_index(question)
             run.vector = self._embed(run)
             with spending.step("routing"):
@@ -403,10 +409,7 @@ class Pipeline:
                 index, versions = self._choose_index(run, only)
                 chosen = self.resources.index(index.name)
                 complexity, score = routing.assess_complexity(question.query)
-                features = routing.query_features(
-                    question.query, chosen.profile(), score, domain_terms=self._domain_terms
-                )
-                features = self._as_read(run, chosen, features)
+                features = self._features(run, chosen, score) if question.strategy is None else {}
                 strategy, withheld = self._choose_strategy(run, chosen, features)
             run.decision = schema.RouteDecision(
                 query=question.asked or question.query,
@@ -429,18 +432,19 @@ class Pipeline:
             run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
-    def _as_read(self, run: _Run, index: Index, features: Mapping[str, float]) -> Mapping[str, float]:
-        """Let count what strategies read in the question: its parts, its conditions, and the title that it is."""
-        query = run.question.query
+    def _features(self, run: _Run, index: Index, score: float) -> Mapping[str, float]:
+        """Return the signals; what strategies read counts, too: the question's parts, conditions, the title it is."""
+        query, profile = run.question.query, index.profile()
+        features = routing.query_features(query, profile, score, domain_terms=self._domain_terms)
         if len(query) > MAX_READ:
             return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
         read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
-        if index.has_prefilter and (index.profile().field_values or index.profile().number_ranges):
-            adapter = self.resources.adapter(index, schema.Strategy.METADATA)
-            stated = adapter.stated(query) if isinstance(adapter, retrievers.MetadataRetriever) else None
-            read |= {} if stated is None else {"metadata_values": stated}
+        if index.has_prefilter and (profile.field_values or profile.number_ranges):
+            with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
+                found = run.read[index.name] = understand(query, index.fields())
+                read |= {"metadata_values": retrievers.stated(query, found)}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:
@@ -605,6 +609,7 @@ class Pipeline:
             words_only=compares and vector is None,
             by_number=run.question.strategy is None,
             forms=run.other_forms,
+            read=run.read.get(name),
         )
         adapter = self.resources.adapter(index, strategy)
         # A thread costs more than a search, so only those that may overrun get one.

@@ -23,7 +23,7 @@ from agentic_retriever.retrievers.base import (
 )
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, FUSION_FILE, Fusion, FusionModel, HybridRetriever
-from agentic_retriever.retrievers.metadata import MetadataRetriever
+from agentic_retriever.retrievers.metadata import MetadataRetriever, stated
 from agentic_retriever.retrievers.planner import PlannerRetriever, split_question
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.summary import SummaryRetriever
@@ -35,7 +35,7 @@ __all__ = [
     "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
     "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
     "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "split_question",
-    "unregister_strategy",
+    "stated", "unregister_strategy",
 ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ _SPECS: Final[tuple[tuple[type[RetrieverAdapter], View | None, float, float, str
      "Searches sentences and returns what is around them; for a detail that needs its context."),
     (PlannerRetriever, View.KEYWORD, 4.0, 80.0,
      "Splits the question and merges what its parts find; for comparisons and several questions in one."),
-    (MetadataRetriever, None, 1.2, 25.0,
+    (MetadataRetriever, View.METADATA, 1.2, 25.0,
      "Filters by what the question says of fields; for places, kinds, years, amounts and ranges."),
     (SummaryRetriever, View.SUMMARY, 1.5, 25.0,
      "Chooses documents by their summaries, then chunks of these; for overviews and broad subjects."),
@@ -84,17 +84,15 @@ def cards(index: Index, *, measured: MeasuredStrategies | None = None) -> tuple[
     """Return a card for each strategy that the index can serve, in declared order, as measured where it was."""
     known = {} if measured is None else measured.strategies
     found: list[StrategyCard] = []
-    for strategy, card in tuple(REGISTRY.items()):  # a copy, since another thread may be adding a strategy
-        if index.serves(strategy, card.needs):
-            one = known.get(strategy)
-            found.append(
-                card if one is None else replace(card, typical_ms=one.p50_ms, quality=one.quality, measured=True)
-            )
+    specs = dict(REGISTRY)  # a copy, since another thread may be adding a strategy
+    for strategy in index.served({strategy: card.needs for strategy, card in specs.items()}):
+        card, one = specs[strategy], known.get(strategy)
+        found.append(card if one is None else replace(card, typical_ms=one.p50_ms, quality=one.quality, measured=True))
     return tuple(found)
 
 
 def check_served(strategy: Strategy, index: Index) -> None:
-    if index.is_attached and not index.serves(strategy, spec_of(strategy).needs):
+    if index.is_attached and not index.served({strategy: spec_of(strategy).needs}):
         served = ", ".join(card.strategy.value for card in cards(index)) or "none"
         raise NoEligibleStrategyError(
             f"index {index.name!r} cannot serve the strategy {strategy.value!r}; it serves: {served}"

@@ -38,6 +38,7 @@ from agentic_retriever.text.tokens import without_asking, without_requests
 from agentic_retriever.threads import Workers, guard
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 from agentic_retriever.understanding.asked import asked_parts, nearest_numbers, reading_order
+from agentic_retriever.understanding.understanding import Understood
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class RetrievalRequest:
     words_only: bool = False  # the question could not be embedded, which is not to be tried again
     by_number: bool = False  # whether parts that the question names by number come first, as in ``recursive`` always
     forms: tuple[str, ...] = ()  # other forms of its terms
+    read: Understood | None = None  # the conditions that its words state, where they were read before
 
     @property
     def words(self) -> str:

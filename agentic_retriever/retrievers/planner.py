@@ -53,7 +53,7 @@ def split_question(query: str, *, by_names: bool = True) -> tuple[str, ...]:
 
 def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
     """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
-    keys = {_key(query): ""}
+    keys = {_key(query): ""} if (parts := [*parts]) else {}
     for part in parts:
         keys.setdefault(_key(part), " ".join(part.split()))
     return tuple(part for key, part in keys.items() if key and part)
@@ -112,6 +112,7 @@ class ClauseTable:
 LISTS: Final = tuple(ClauseTable.__dataclass_fields__)[3:]
 
 
+@lru_cache(16)  # each table looks at the same text
 def folded(text: str) -> str:
     """Return a text without capitals and Latin accents, each character at its old place."""
     return "".join(map(_folded, text))

@@ -179,12 +179,16 @@ class DomainTerms:
 
     def expanded(self, query: str) -> dict[str, tuple[str, ...]]:
         """Return the terms of the field that a query has, each as it stands there, with their other forms."""
+        if not self.terms:
+            return {}
         has = _form_finder(query)
         split = ([[form for form in forms if has(form) is wanted] for wanted in (True, False)] for forms in self.terms)
         return {seen[0]: tuple(others) for seen, others in split if seen and others}
 
     def lifting(self, query: str) -> tuple[str, ...]:
         """Return the words that lift passages for this query."""
+        if not self.boosts:
+            return ()
         has = _form_finder(query)
         return tuple(dict.fromkeys(word for trigger, *words in self.boosts if has(trigger) for word in words))
 

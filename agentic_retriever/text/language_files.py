@@ -52,6 +52,7 @@ def parse_language(text: str, *, file: str) -> Mapping[str, Any]:
     return data
 
 
+@cache
 def languages_with(section: str) -> tuple[str, ...]:
     """Codes of the languages that have a section, sorted."""
     return tuple(code for code, data in language_files().items() if section in data)
@@ -66,6 +67,7 @@ def stopwords(language: str) -> frozenset[str]:
     return frozenset(language_files().get(language, {}).get("stopwords", ()))
 
 
+@cache
 def section(name: str) -> Mapping[str, Any]:
     """One section of every language that has it, by its code."""
     return {code: language_files()[code][name] for code in languages_with(name)}

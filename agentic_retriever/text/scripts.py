@@ -157,7 +157,7 @@ _COMMON: Final = {
     "id": 2.0, "pl": 2.0, "tr": 2.0, "vi": 2.0, "de": 4.0, "fr": 4.0, "it": 4.0, "nl": 4.0, "pt": 4.0, "en": 8.0,
     "es": 7.0, "ru": 2.0, "ar": 3.0, "fa": 2.0, "ur": 1.5, "hi": 3.0, "bn": 2.0,
 }  # fmt: skip
-_CANDIDATES: Final = {
+_CANDIDATE_CODES: Final = {
     Script.LATIN: "af az bs ca cs cy da de en es et eu fi fr ga gl hr ht hu id is it jv lt lv ms mt nl no pl pt ro sk "
     "sl so sq sv sw tl tr uz vi zu",
     Script.CYRILLIC: "be bg kk ky mk mn ru sr tg tt uk",
@@ -165,6 +165,7 @@ _CANDIDATES: Final = {
     Script.DEVANAGARI: "hi mr ne sa",
     Script.BENGALI: "as bn",
 }
+_CANDIDATES: Final = {script: frozenset(codes.split()) for script, codes in _CANDIDATE_CODES.items()}
 # One stop word may be a name in another language; the second and third make it sure.
 _STOPWORD_WEIGHT: Final = 1.5
 _WORD_RE: Final = re.compile(r"[^\W\d_]+")
@@ -178,14 +179,19 @@ def _classifier() -> LanguageIdentifier | None:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
 
     with suppress(OSError):
-        identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        return identifier
+        return _restricted(LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True))
     logger.warning("the folder for temporary files is full; what tells languages is unpacked in memory; set TMPDIR")
     try:
-        return _unpacked_in_memory()
+        return _restricted(_unpacked_in_memory())
     except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError):  # another version
         logger.warning("what tells languages cannot be unpacked in memory either; common words alone tell them")
         return None
+
+
+def _restricted(classifier: LanguageIdentifier) -> LanguageIdentifier:
+    """Leave out the languages that no text is ever said to have."""
+    classifier.set_languages(frozenset().union(*_CANDIDATES.values()).intersection(classifier.labels))
+    return classifier
 
 
 def _unpacked_in_memory() -> LanguageIdentifier:
@@ -211,9 +217,8 @@ def _detected(sample: str) -> str:
     if script not in _CANDIDATES or letters < _MIN_LETTERS:
         return UNDETERMINED
     words = {word.casefold() for word in _WORD_RE.findall(sample)}
-    candidates = _CANDIDATES[script].split()
-    classifier = _classifier()
-    ranked = [(language, 1.0) for language in candidates] if classifier is None else classifier.rank(sample)
+    candidates, classifier = _CANDIDATES[script], _classifier()
+    ranked = [(language, 1.0) for language in sorted(candidates)] if classifier is None else classifier.rank(sample)
     belief = {language: p * _COMMON.get(language, 1.0) for language, p in ranked if language in candidates}
     for language in section("stopwords").keys() & belief.keys():
         belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)

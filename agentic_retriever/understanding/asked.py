@@ -24,6 +24,7 @@ _ASKED_RE: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
+_DIGIT_RE: Final = re.compile(r"\d")
 _MAX_ASKED: Final = 10
 
 
@@ -34,6 +35,8 @@ class AskedPart(NamedTuple):
 
 def asked_parts(question: str) -> list[AskedPart]:
     """Read the numbers of the parts that a question names, in its order."""
+    if _DIGIT_RE.search(question) is None:  # as most questions have none
+        return []
     digits = (str(unicodedata.decimal(char)) if char.isdecimal() else char for char in question[:4_000])
     found: dict[AskedPart, None] = {}
     for match in _ASKED_RE.finditer("".join(digits)):

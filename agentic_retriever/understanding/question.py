@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+from agentic_retriever.indices import fields
 from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
 from agentic_retriever.text.scripts import UNSPACED
-from agentic_retriever.understanding import fields
 
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16

@@ -16,11 +16,11 @@ from rapidfuzz import process
 
 from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, unknown_name
 from agentic_retriever.filters import MAX_VALUES, check_filters, merge_and, parse_moment, walk_clauses
+from agentic_retriever.indices.fields import FieldDictionary, FieldInfo, FieldKind, fold_query, folded
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import filter_prompt
 from agentic_retriever.schema import Degradation
 from agentic_retriever.text.numbers import BUDDHIST, Amount, Moment, units
-from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind, fold_query, folded
 from agentic_retriever.understanding.question import (
     MAX_EXAMINED,
     Item,

@@ -9,11 +9,12 @@ from agentic_retriever.catalog.indexes import Indexes
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.indices import StoredIndex
 from agentic_retriever.indices.derived import DerivedCollection, DerivedView
+from agentic_retriever.indices.fields import FieldDictionary
 from agentic_retriever.schema import Strategy, View
 
 TEXTS = ["The ferry leaves the harbour at nine.", "Bread rests for two hours.", "The anchor weighs ninety kilograms."]
 DOCS = [Document(text=text, doc_id=f"d{at}", metadata={"kind": "note"}) for at, text in enumerate(TEXTS)]
-DERIVED = ("keyword", "metadata", "profile.npz")
+DERIVED = ("keyword", "metadata", "profile.npz", "fields.json")
 
 
 @pytest.fixture
@@ -40,16 +41,62 @@ def test_no_query_builds_anything_and_what_needs_it_is_not_offered(unbuilt):
     filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="note")])
     for asked in ({}, {"filters": filters}, {"index": "docs"}):
         answer = router.query("When does the ferry leave?", **asked)
-        assert answer.route.strategy.name in {"vector", "metadata"}
+        assert answer.route.strategy.name == "vector"
         assert "ferry" in answer.nodes[0].node.text
     assert set(begun) == {"docs"}
     assert router.index("docs").views == {View.CHUNKS}
     withheld = answer.route.withheld
-    assert withheld.keys() == {"hybrid", "planner", "recursive", "chunk_decoupling", "summary"}
+    assert withheld.keys() == {"hybrid", "planner", "metadata", "recursive", "chunk_decoupling", "summary"}
     assert "no words yet" in withheld["hybrid"]
+    assert "no values yet" in withheld["metadata"]
     pinned = router.retrieve("When does the ferry leave?", strategy=Strategy.HYBRID)
     assert [one.fallback for one in pinned.degraded if one.step == "hybrid.keyword"] == ["dense search alone"]
     assert "index build docs" in pinned.degraded[0].reason
+    pinned = router.retrieve("A note of when the ferry leaves", strategy=Strategy.METADATA)
+    assert [one.fallback for one in pinned.degraded if one.step == "metadata.values"] == ["dense search alone"]
+
+
+def test_the_values_of_an_index_are_gathered_when_documents_come_and_go_and_kept_beside_it(make, tmp_path, monkeypatch):
+    router = make({"docs": DOCS})
+    router.add_index("docs", [Document(text="The ferry costs five.", doc_id="d9", metadata={"kind": "tariff"})])
+    with monkeypatch.context() as patched:
+        patched.setattr(FieldDictionary, "build", _fail)
+        found = router.retrieve("Which tariff does the ferry have?", strategy=Strategy.METADATA)
+        assert found.understood == ("kind is tariff",)
+        router.close()
+        router = make()
+        assert router.retrieve("Which tariff does the ferry have?").route.features["metadata_values"] > 0
+    router.remove_documents("docs", ["d9"])
+    assert set(router.index("docs").fields().fields["kind"].values) == {"note"}
+    before = router.index("docs").fields()
+    router.close()
+    assert make().index("docs").fields() == before
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "version": 1, "fields": [{"name": 1}]}'])
+def test_values_that_cannot_be_read_are_gathered_again(make, tmp_path, text, caplog):
+    before = make({"docs": DOCS}).index("docs").fields()
+    path = tmp_path / "data" / "indexes" / "docs" / "fields.json"
+    path.write_text(text, encoding="utf-8")
+    index = make().stored_index("docs")
+    index.build_search()
+    assert index.fields() == before
+    assert "fields.json cannot be used" in caplog.text
+
+
+def test_an_index_without_views_builds_none_beside_questions(make, monkeypatch):
+    begun = []
+    monkeypatch.setattr(StoredIndex, "build_in_background", lambda index, _progress=None: begun.append(index.name))
+    router = make({})
+    router.add_index("docs", DOCS, views=False)
+    router.query("When does the ferry leave?")
+    assert begun == []
+    router.add_index("docs", DOCS[:1], views=True)
+    assert begun == ["docs"]
+
+
+def _fail(*_args, **_more):
+    raise AssertionError("a question built something")
 
 
 def test_what_is_missing_is_built_when_the_index_is_opened_and_there_when_documents_were_added(make, tmp_path):

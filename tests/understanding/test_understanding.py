@@ -11,12 +11,7 @@ from waiting import within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.filters import check_filters, matches
-from agentic_retriever.ingestion import SourceDocument, read_source
-from agentic_retriever.llm import LLMReply
-from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
-from agentic_retriever.schema import Tier
-from agentic_retriever.text.language_files import section
-from agentic_retriever.understanding.fields import (
+from agentic_retriever.indices.fields import (
     FieldDictionary,
     FieldKind,
     PersonName,
@@ -26,6 +21,11 @@ from agentic_retriever.understanding.fields import (
     parse_listed,
     phrases,
 )
+from agentic_retriever.ingestion import SourceDocument, read_source
+from agentic_retriever.llm import LLMReply
+from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
+from agentic_retriever.schema import Tier
+from agentic_retriever.text.language_files import section
 from agentic_retriever.understanding.understanding import Clause, extract_with_llm, relaxed, understand
 
 DEEDS = [
@@ -100,7 +100,7 @@ def test_fields_that_ingestion_sets_are_left_out_values_are_capped_and_fields_ca
     assert set(dictionary([{"title": "x", "page": 3, "kind": "y"}]).fields) == {"kind"}
     with pytest.raises(TypeError):
         dictionary(DEEDS).fields["x"] = None
-    monkeypatch.setattr("agentic_retriever.understanding.fields._MAX_VALUES", 4)
+    monkeypatch.setattr("agentic_retriever.indices.fields._MAX_VALUES", 4)
     assert len(dictionary([{"a": f"v{at:03}"} for at in range(10)]).fields["a"].values) == 4
 
 

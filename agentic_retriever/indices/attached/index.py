@@ -38,6 +38,7 @@ from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.sources import NodeSource, Recognised, Vectors
 from agentic_retriever.indices.derived import Progress, SilentProgress
+from agentic_retriever.indices.fields import FieldDictionary
 from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.prefilter.index import CandidateSet, MetadataIndex
@@ -132,6 +133,7 @@ class Snapshot:
     doc_ids: tuple[str, ...]
     keyword: KeywordIndex
     metadata: MetadataIndex
+    fields: FieldDictionary
     profile: IndexProfile
     background: tuple[float, float] | None
     dimension: int | None  # of the stored vectors, or None where they cannot be read
@@ -184,8 +186,8 @@ class AttachedIndex(_Attached):
         words = frozenset({View.KEYWORD, View.METADATA})
         return words | {View.CHUNKS} if self._is_dense else words
 
-    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:
-        return self.views.issuperset(needs) if self._is_dense else strategy in _WORDS_ALONE
+    def served(self, needs: Mapping[Strategy, Collection[View]]) -> list[Strategy]:
+        return super().served(needs) if self._is_dense else [strategy for strategy in needs if strategy in _WORDS_ALONE]
 
     def load(self, progress: Progress | None = None) -> Snapshot:
         """Read the nodes and derive the views, if that was not done for the current version; may take any time."""
@@ -237,6 +239,9 @@ class AttachedIndex(_Attached):
     def metadata(self) -> MetadataIndex:
         return self._current().metadata
 
+    def fields(self) -> FieldDictionary:
+        return self._current().fields
+
     def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
         found = self.metadata().candidates(filters)
         if found.exact or not found:
@@ -270,6 +275,7 @@ class AttachedIndex(_Attached):
             doc_ids=tuple(sorted({doc_id or node_id for node_id, doc_id in sources.items()})),
             keyword=KeywordIndex.build(texts.items(), tokenizer=Tokenizer(language=profile.language), version=version),
             metadata=MetadataIndex.build(found, version),
+            fields=FieldDictionary.build(node.metadata for node in nodes),
             profile=profile,
             background=cosines,
             dimension=first.shape[1] if len(first) else None,
@@ -332,8 +338,8 @@ class AttachedRetriever(_Attached):
             "instead, or use the strategy vector"
         )
 
-    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - as other indexes
-        return strategy is Strategy.VECTOR
+    def served(self, needs: Mapping[Strategy, Collection[View]]) -> list[Strategy]:
+        return [strategy for strategy in needs if strategy is Strategy.VECTOR]
 
     def refresh(self) -> None:
         with self._lock:

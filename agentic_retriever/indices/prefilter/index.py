@@ -452,9 +452,9 @@ class MetadataView(DerivedView[MetadataIndex]):
             before = self.index_version()
             yield
             after = self.index_version()
-            if after != before and self._view is not None and self._made_from == before:
+            if after != before and self._view is not None and self.version == before:
                 self._view.update(_items(written), removed, version=after)
-                self._made_from, self._unsaved = after, True
+                self.version, self._unsaved = after, True
 
 
 def _items(nodes: Iterable[BaseNode]) -> Iterator[tuple[str, Mapping[str, object]]]:

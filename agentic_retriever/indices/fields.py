@@ -6,20 +6,24 @@ accents. Each kind of cue has a letter, so that a question becomes a short strin
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 import ahocorasick
 
 from agentic_retriever.filters import MAX_KEY_LENGTH, elements, parse_moment
+from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.profile import PERSON_FIELD_WORDS, STRUCTURAL_FIELDS
+from agentic_retriever.indices.stored_nodes import StoredNodes
+from agentic_retriever.json_files import load_model, write_atomically
 from agentic_retriever.schema import frozen
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language, stopwords
 from agentic_retriever.text.language_files import listed, section
@@ -236,6 +240,8 @@ def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
 
 # --- the fields of an index: their kinds, all their values, and the words they go by in a question -------------------
 
+FIELDS_FILE: Final = "fields.json"
+FIELDS_FORMAT: Final = 1  # raised whenever the same metadata would give another dictionary than before
 _MAX_VALUES: Final = 50_000  # most distinct values that are kept of one field
 _MAX_FIELDS: Final = 256
 _MAX_VALUE_CHARS: Final = 80
@@ -300,7 +306,41 @@ class FieldDictionary:
                     if full or name in STRUCTURAL_FIELDS or not _is_usable(name, MAX_KEY_LENGTH):
                         continue
                 gathered.setdefault(name, _Gathered()).add(value)
-        return cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
+        made = cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
+        _ = made.matcher  # so that no question has to make it
+        return made
+
+
+def fields_view(index: StoredNodes) -> DerivedView[FieldDictionary]:
+    """The dictionary of a stored index, in a file beside its profile."""
+    path = index.folder / FIELDS_FILE
+
+    def read(version: int, data: Any) -> FieldDictionary | None:  # noqa: ANN401 - JSON
+        try:
+            is_current = (data["format"], data["version"]) == (FIELDS_FORMAT, version)
+            fields = {one["name"]: _field_of(one) for one in data["fields"]} if is_current else {}
+        except (AttributeError, KeyError, TypeError) as err:
+            raise ValueError(f"not what was written: {err!r}") from err
+        return FieldDictionary(frozen(fields)) if is_current else None
+
+    def save(version: int, dictionary: FieldDictionary) -> None:
+        plain = [asdict(replace(one, values=dict(one.values))) for one in dictionary.fields.values()]
+        data = {"format": FIELDS_FORMAT, "version": version, "fields": plain}
+        write_atomically(path, json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+    view = DerivedView(
+        f"values of index {index.name!r}",
+        index.catalog.version,
+        load=lambda version: load_model(path, partial(read, version), advice="remove it"),
+        build=lambda _version: FieldDictionary.build(node.metadata for node in index.known_nodes()),
+        write=lambda dictionary: save(view.version, dictionary),
+    )
+    return view
+
+
+def _field_of(data: dict[str, Any]) -> FieldInfo:
+    values = frozen({key: tuple(texts) for key, texts in data["values"].items()})
+    return FieldInfo(**{**data, "kind": FieldKind(data["kind"]), "values": values, "words": tuple(data["words"])})
 
 
 class _Gathered:
