@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 import traceback
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.service.problems import Refused, busy, problem, problem_of
 from agentic_retriever.service.settings import Caller, Role
+from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
     from agentic_retriever.service.state import Service
@@ -38,6 +40,11 @@ COOKIE: Final = "agentic_retriever_session"
 _PUBLIC: Final = ("/static/", "/v1/health/", "/api/health")  # for everybody: no data is behind them
 _OPEN: Final = (*_PUBLIC, "/login")
 _FREE: Final = (*_PUBLIC, "/metrics")  # not counted
+PER_CORE: Final = 2  # answers under way that are computed here alone: more only make each other wait
+WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
+WAITING: Final = 8  # who may wait for each place
+WAIT_S: Final = 1.0
+WAIT_IN_CROWD_S: Final = 0.1
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -75,8 +82,11 @@ class Guard:
             try:
                 response = await self._let_in(scope, headers)
                 if response is None:
-                    async with self._limits.place(scope, headers):
-                        await self._app(scope, self._limits.bounded(receive, headers), answer.send)
+                    kind, received = kind_of(scope, headers), self._limits.bounded(receive, headers)
+                    if kind == "requests":
+                        received = await _read_ahead(received, headers)
+                    async with self._limits.place(kind):
+                        await self._app(scope, received, answer.send)
                     return
             except Refused as err:
                 response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
@@ -156,6 +166,77 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
 _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2, "socket_connect_timeout": 0.2}
 
 
+class Places:
+    """Places for what is under way at once, and a short wait for one, in turn.
+
+    A burst that is soon over turns nobody away. In a crowd that lasts, the wait is so short that those who get in are
+    still answered quickly, and the others come again.
+    """
+
+    def __init__(self, most: int, *, most_waiting: int = 0, timer: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.held = most, 0
+        self._most_waiting, self._timer = most_waiting, timer
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._crowded_since = 0.0
+
+    async def take(self) -> bool:
+        """Take a place, which is to be given back; ``False`` if there is none."""
+        if self.held < self.most:
+            self.held += 1
+            return True
+        if len(self._waiting) >= self._most_waiting:
+            return False
+        if not self._waiting:
+            self._crowded_since = self._timer()
+        lasting = self._timer() - self._crowded_since > WAIT_S
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await asyncio.wait((turn,), timeout=WAIT_IN_CROWD_S if lasting else WAIT_S)
+        except asyncio.CancelledError:
+            if turn.done():
+                self.give_back()
+            raise
+        finally:
+            if not turn.done():
+                self._waiting.remove(turn)
+        return turn.done()
+
+    def give_back(self) -> None:
+        """Let the next who waits have the place."""
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self.held -= 1
+
+
+def kind_of(scope: Scope, headers: Headers) -> str:
+    """Return what a request counts as: ``""`` for nothing."""
+    if scope["path"].startswith(_FREE):
+        return ""
+    if headers.get("content-type", "").startswith("multipart/"):
+        return "uploads"
+    return "watchers" if scope["path"].endswith("/events") else "requests"
+
+
+async def _read_ahead(receive: Receive, headers: Headers) -> Receive:
+    """Receive a whole body, so that nobody who sends slowly holds a place meanwhile."""
+    if not _has_body(headers):
+        return receive
+    messages = deque([await receive()])
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+
+    async def receive_rest() -> Message:
+        return messages.popleft() if messages else await receive()
+
+    return receive_rest
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "") not in {"", "0"} or "transfer-encoding" in headers
+
+
 class Limits:
     """How many requests, how many at once, and how large."""
 
@@ -166,7 +247,14 @@ class Limits:
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
         self._shared = SharedLimiter(storage_from_string(redis, **_REDIS)) if redis else None
-        self._under_way: Counter[str] = Counter()
+        answering = self._settings.max_requests or (
+            PER_CORE * usable_cores() if service.router.resources.model is None else WITH_MODEL
+        )
+        self.places = {
+            "requests": Places(answering, most_waiting=WAITING * answering),
+            "uploads": Places(self._settings.max_uploads),
+            "watchers": Places(max(answering, WITH_MODEL)),
+        }
 
     async def count(self, caller: Caller) -> None:
         """Count a request; ``Refused`` with 429 when there were too many."""
@@ -184,23 +272,18 @@ class Limits:
             raise Refused(429, "Too many requests", f"a key may send {self._rate}", {"Retry-After": str(wait)})
 
     @asynccontextmanager
-    async def place(self, scope: Scope, headers: Headers) -> AsyncIterator[None]:
+    async def place(self, kind: str) -> AsyncIterator[None]:
         """Hold one of the places for requests, uploads or watchers; ``Refused`` with 503 when there is none."""
-        kind, most = "requests", self._settings.max_requests
-        if scope["path"].startswith(_FREE):
+        places = self.places.get(kind)
+        if places is None:
             yield
             return
-        if headers.get("content-type", "").startswith("multipart/"):
-            kind, most = "uploads", self._settings.max_uploads
-        elif scope["path"].endswith("/events"):
-            kind = "watchers"
-        if self._under_way[kind] >= most:
-            raise busy(f"{most} {kind} are under way; try again soon")
-        self._under_way[kind] += 1
+        if not await places.take():
+            raise busy(f"{places.most} {kind} are under way; try again soon")
         try:
             yield
         finally:
-            self._under_way[kind] -= 1
+            places.give_back()
 
     def bounded(self, receive: Receive, headers: Headers) -> Receive:
         """Return what receives no more than is allowed, and waits no longer than is allowed."""
@@ -210,7 +293,7 @@ class Limits:
         announced = headers.get("content-length", "")
         if announced.isdecimal() and (len(announced) > 15 or int(announced) > most):
             raise too_large(most)
-        if announced in {"", "0"} and "transfer-encoding" not in headers:
+        if not _has_body(headers):
             return receive
         seen, more = 0, True
 

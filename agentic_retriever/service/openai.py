@@ -122,7 +122,7 @@ def _wanted(chat: ChatIn, last: int, request: Request) -> dict[str, Any]:
     return {
         "index": None if chat.model == AUTO else chat.model,
         "turns": turns_of((one.role, question_in(one.said), "") for one in chat.messages[:last]),
-        "conversation_id": named[:MAX_ID_CHARS],
+        "conversation_id": caller.own(named[: MAX_ID_CHARS - 10]),
         "user_id": chat.user or request.headers.get(_USER_HEADER, "")[:MAX_ID_CHARS] or caller.name,
     }
 

@@ -13,7 +13,8 @@ from waiting import wait_until
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.database import Database
 from agentic_retriever.errors import ConfigError, StoreUnreachableError
-from agentic_retriever.service.guard import COOKIE, parse_rate
+from agentic_retriever.service import guard
+from agentic_retriever.service.guard import COOKIE, Places, parse_rate
 from agentic_retriever.service.keys import KeyRing, KeyTable
 from agentic_retriever.service.settings import Role, ServiceSettings
 from agentic_retriever.testing import FakeLLM
@@ -303,7 +304,90 @@ async def test_bodies_have_a_limit_however_they_come(make_app):
             assert response.json()["title"] == "Too large"
 
 
-async def test_only_so_many_are_answered_at_once(make_app, gate):
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Has nobody wait in vain for longer than a moment."""
+
+    def wait(wait_s, in_crowd_s=0.0):
+        monkeypatch.setattr(guard, "WAIT_S", wait_s)
+        monkeypatch.setattr(guard, "WAIT_IN_CROWD_S", in_crowd_s)
+
+    return wait
+
+
+async def queued(places, number):
+    """Tasks that wait for a place, each in front of the next."""
+    tasks = [asyncio.ensure_future(places.take()) for _ in range(number)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_burst_gets_its_places_in_turn(patience):
+    patience(60.0)
+    places = Places(2, most_waiting=3)
+    assert [await places.take() for _ in range(2)] == [True, True]
+    waiting = await queued(places, 3)
+    assert await places.take() is False  # no more may wait
+    for done in range(3):
+        places.give_back()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [task.done() for task in waiting] == [at <= done for at in range(3)]
+    assert [await task for task in waiting] == [True] * 3
+    for left in (1, 0):
+        places.give_back()
+        assert places.held == left
+
+
+async def test_in_a_crowd_that_lasts_nobody_waits_for_long(patience):
+    patience(60.0)
+    clock = Clock()
+    places = Places(1, most_waiting=9, timer=clock)
+    await places.take()
+    [first] = await queued(places, 1)
+    clock.now = 61.0
+    assert await places.take() is False
+    places.give_back()
+    assert await first is True
+    [calm] = await queued(places, 1)  # nobody waited any more
+    await asyncio.sleep(0)
+    assert not calm.done()
+    places.give_back()
+    assert await calm is True
+
+
+async def test_who_leaves_the_queue_takes_no_place_along(patience):
+    patience(60.0)
+    places = Places(1, most_waiting=9)
+    await places.take()
+    early, late, last = await queued(places, 3)
+    early.cancel()
+    await asyncio.wait((early,))
+    places.give_back()  # to the second, which is cancelled before it can run
+    late.cancel()
+    assert await last is True
+    places.give_back()
+    assert (places.held, await places.take()) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "places"), [({}, False, 6), ({}, True, 64), ({"max_requests": 5}, True, 5)]
+)
+def test_places_suit_the_machine_and_what_answers(make_app, monkeypatch, settings, model, places):
+    monkeypatch.setattr(guard, "usable_cores", lambda: 3)
+    app = make_app(settings=settings, **({"model": FakeLLM(lambda _prompt: "")} if model else {}))
+    assert guard.Limits(app.state.service).places["requests"].most == places
+
+
+async def test_only_so_many_are_answered_at_once(make_app, gate, patience):
+    patience(0.0)
     entered = []
     model = FakeLLM(lambda _prompt: entered.append(1) or str(gate.wait(60)))
     app = make_app(model=model, settings={"max_requests": 2})
