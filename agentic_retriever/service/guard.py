@@ -333,12 +333,15 @@ def allow(role: Role) -> Any:  # noqa: ANN401 - as FastAPI declares dependencies
     """Return a dependency that lets those in who have at least this role, and gives who it is."""
 
     async def check(request: Request) -> Caller:
-        caller: Caller | None = request.state.caller
-        if caller is None or caller.role < role:
-            raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
-        return caller
+        return _allowed(request.state.caller, role)
 
     return Depends(check)
+
+
+def _allowed(caller: Caller | None, role: Role) -> Caller:
+    if caller is None or caller.role < role:
+        raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+    return caller
 
 
 def guarded(app: ASGIApp, role: Role) -> ASGIApp:
@@ -346,9 +349,7 @@ def guarded(app: ASGIApp, role: Role) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            caller: Caller | None = scope["state"]["caller"]
-            if caller is None or caller.role < role:
-                raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+            _allowed(scope["state"]["caller"], role)
         await app(scope, receive, send)
 
     return checked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import Enum
 from typing import Annotated, Any, Final, Literal, get_args
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
@@ -273,6 +272,7 @@ class DocumentOut(BaseModel):
 
 
 Status = Literal["pending", "processing", "indexed", "failed", "inactive"]
+Action = Literal["reprocess", "activate", "deactivate"]
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 
 
@@ -315,19 +315,11 @@ class SourceOut(BaseModel):
     text: str
 
 
-class Action(str, Enum):
-    """What can be done with a document."""
-
-    REPROCESS = "reprocess"
-    ACTIVATE = "activate"
-    DEACTIVATE = "deactivate"
-
-
 class FeedbackIn(In):
     """What somebody thinks of an answer: a thumb, or 1 to 5."""
 
     query_id: QueryId
-    thumb: Annotated[str, StringConstraints(pattern="^(up|down)$")] | None = None
+    thumb: Literal["up", "down"] | None = None
     rating: Annotated[int, Field(ge=1, le=5, strict=True)] | None = None
     comment: Annotated[str, StringConstraints(max_length=4_000, pattern=NO_NUL)] = ""
     user_id: Identity = ""

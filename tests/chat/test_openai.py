@@ -10,7 +10,7 @@ from small_indexes import GOOD, QUESTION
 from agentic_retriever.errors import LLMError
 from agentic_retriever.testing import FakeLLM
 
-openai = pytest.importorskip("openai")
+openai = pytest.importorskip("openai", reason="the client 'openai' is not installed")
 
 THEN = "And the dog?"
 MEANT = "How many hours does the dog sleep?"

@@ -73,13 +73,13 @@ writing.get("/{document_id}")(documents.document)
 @writing.post("/{document_id}/reprocess")
 async def reprocess(document_id: models.DocumentId, service: Shared) -> models.DocumentOut:
     """Process a document again."""
-    return await documents.act(document_id, models.Action.REPROCESS, service)
+    return await documents.act(document_id, "reprocess", service)
 
 
 @writing.delete("/{document_id}")
 async def deactivate(document_id: models.DocumentId, service: Shared) -> models.DocumentOut:
     """Have a document no longer searched."""
-    return await documents.act(document_id, models.Action.DEACTIVATE, service)
+    return await documents.act(document_id, "deactivate", service)
 
 
 # Questions
