@@ -92,7 +92,7 @@ class ProblemResponse(Response):
     """A problem as it is sent: on the paths of OpenAI's API in OpenAI's form."""
 
     def __init__(self, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        self._fields, self._headers = fields, headers
+        self._fields, self._given = fields, headers
         super().__init__(json.dumps(fields, ensure_ascii=True), fields["status"], headers, MEDIA_TYPE)
 
     def as_openai(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class ProblemResponse(Response):
             await super().__call__(scope, receive, send)
             return
         status = 400 if self.status_code == 422 else self.status_code
-        await JSONResponse(self.as_openai(), status, self._headers)(scope, receive, send)
+        await JSONResponse(self.as_openai(), status, self._given)(scope, receive, send)
 
 
 def problem(

@@ -125,7 +125,8 @@ def focus_on(page, label, most=80):
         name, outline = page.evaluate(
             """() => {
                 const found = document.activeElement;
-                return [found.ariaLabel || found.labels?.[0]?.firstChild.data || found.innerText, getComputedStyle(found).outlineStyle];
+                const name = found.ariaLabel || found.labels?.[0]?.firstChild.data || found.innerText;
+                return [name, getComputedStyle(found).outlineStyle];
             }"""
         )
         if page.evaluate("document.activeElement !== document.body"):
