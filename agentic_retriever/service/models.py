@@ -201,17 +201,9 @@ class RetrievalOut(BaseModel):
 
     @classmethod
     def of(cls, found: schema.Retrieval) -> Self:
-        return cls(
-            nodes=list(map(NodeOut.of, found.nodes)),
-            strategy=found.strategy.value,
-            indexes=list(found.indexes),
-            route=RouteOut(**found.route.to_dict()),
-            degraded=list(found.degraded),
-            understood=list(found.understood),
-            timings_ms=dict(found.timings_ms),
-            tried=list(found.tried),
-            usage=UsageOut(**found.usage.to_dict()),
-        )
+        written = {"route": found.route.to_dict(), "usage": found.usage.to_dict()}
+        known = {name: getattr(found, name) for name in cls.model_fields} | written
+        return cls.model_validate({**known, "nodes": list(map(NodeOut.of, found.nodes))})
 
 
 class ExplanationOut(BaseModel):
