@@ -40,11 +40,12 @@ COOKIE: Final = "agentic_retriever_session"
 _PUBLIC: Final = ("/static/", "/v1/health/", "/api/health")  # for everybody: no data is behind them
 _OPEN: Final = (*_PUBLIC, "/login")
 _FREE: Final = (*_PUBLIC, "/metrics")  # not counted
-PER_CORE: Final = 2  # answers under way that are computed here alone: more only make each other wait
+LEAST_PLACES: Final = 2  # else one for each core: more answers that are computed here only make each other wait
 WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
 WAITING: Final = 8  # who may wait for each place
-WAIT_S: Final = 1.0
+WAIT_S: Final = 5.0
 WAIT_IN_CROWD_S: Final = 0.1
+LASTING_S: Final = 0.5  # somebody always waits
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -188,7 +189,7 @@ class Places:
             return False
         if not self._waiting:
             self._crowded_since = self._timer()
-        lasting = self._timer() - self._crowded_since > WAIT_S
+        lasting = self._timer() - self._crowded_since > LASTING_S
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -248,7 +249,7 @@ class Limits:
         # Redis counts for all processes; while it is down each counts for itself.
         self._shared = SharedLimiter(storage_from_string(redis, **_REDIS)) if redis else None
         answering = self._settings.max_requests or (
-            PER_CORE * usable_cores() if service.router.resources.model is None else WITH_MODEL
+            max(LEAST_PLACES, usable_cores()) if service.router.resources.model is None else WITH_MODEL
         )
         self.places = {
             "requests": Places(answering, most_waiting=WAITING * answering),

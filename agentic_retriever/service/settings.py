@@ -50,7 +50,7 @@ class ServiceSettings:
         port: Port to listen on; 0 for a free one.
         rate: Requests by one key, such as ``600/minute``; empty for no limit.
         max_requests: Requests that are answered at once; others wait for a moment, or are refused with 503. 0 for what
-            suits: 2 for each core, or 64 where a model writes the answers.
+            suits: one for each core and two at least, or 64 where a model writes the answers.
         max_uploads: Uploads that are received at once; others are refused.
         max_body_bytes: Largest body but for uploads, whose limit is the setting ``max_file_mb`` of the router.
         idle_s: How long a client may send nothing in the middle of its request.

@@ -366,11 +366,11 @@ async def test_who_leaves_the_queue_takes_no_place_along(patience):
 
 
 @pytest.mark.parametrize(
-    ("settings", "model", "places"), [({}, False, 6), ({}, True, 64), ({"max_requests": 5}, True, 5)]
+    ("most", "cores", "model", "places"), [(0, 1, 0, 2), (0, 3, 0, 3), (0, 3, 1, 64), (5, 3, 1, 5)]
 )
-def test_places_suit_the_machine_and_what_answers(make_app, monkeypatch, settings, model, places):
-    monkeypatch.setattr(guard, "usable_cores", lambda: 3)
-    app = make_app(settings=settings, **({"model": FakeLLM(lambda _prompt: "")} if model else {}))
+def test_places_suit_the_machine_and_what_answers(make_app, monkeypatch, most, cores, model, places):
+    monkeypatch.setattr(guard, "usable_cores", lambda: cores)
+    app = make_app(settings={"max_requests": most}, model=FakeLLM(lambda _prompt: "") if model else None)
     assert guard.Limits(app.state.service).places["requests"].most == places
 
 
