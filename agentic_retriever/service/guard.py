@@ -6,10 +6,9 @@ import asyncio
 import logging
 import re
 import secrets
-import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -45,7 +44,6 @@ WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
 WAITING: Final = 8  # who may wait for each place
 WAIT_S: Final = 5.0
 WAIT_IN_CROWD_S: Final = 0.1
-LASTING_S: Final = 0.5  # somebody always waits
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -58,7 +56,7 @@ _POLICY: Final = (
 _HEADERS: Final = [
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with none at all, browsers send the form that signs in without its origin
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -168,17 +166,15 @@ _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2,
 
 
 class Places:
-    """Places for what is under way at once, and a short wait for one, in turn.
+    """Places for what is under way at once, and a wait for one, in turn.
 
-    A burst that is soon over turns nobody away. In a crowd that lasts, the wait is so short that those who get in are
-    still answered quickly, and the others come again.
+    As many as there are places may wait for long. In a crowd the wait is so short that those who get in are still
+    answered quickly, and the others come again.
     """
 
-    def __init__(self, most: int, *, most_waiting: int = 0, timer: Callable[[], float] = time.monotonic) -> None:
-        self.most, self.held = most, 0
-        self._most_waiting, self._timer = most_waiting, timer
+    def __init__(self, most: int, *, most_waiting: int = 0) -> None:
+        self.most, self.held, self._most_waiting = most, 0, most_waiting
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._crowded_since = 0.0
 
     async def take(self) -> bool:
         """Take a place, which is to be given back; ``False`` if there is none."""
@@ -187,13 +183,11 @@ class Places:
             return True
         if len(self._waiting) >= self._most_waiting:
             return False
-        if not self._waiting:
-            self._crowded_since = self._timer()
-        lasting = self._timer() - self._crowded_since > LASTING_S
+        patience_s = WAIT_S if len(self._waiting) < self.most else WAIT_IN_CROWD_S
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await asyncio.wait((turn,), timeout=WAIT_IN_CROWD_S if lasting else WAIT_S)
+            await asyncio.wait((turn,), timeout=patience_s)
         except asyncio.CancelledError:
             if turn.done():
                 self.give_back()

@@ -136,6 +136,19 @@ def focus_on(page, label, most=80):
     raise AssertionError(f"the tabulator does not come to {label}")
 
 
+def test_signing_in_and_out(browser, make_app, serve, keys):
+    context = browser.new_context(base_url=serve(make_app()))
+    page = context.new_page()
+    page.goto("/documents")
+    for key, then in (("ar_wrong", "text=not known"), (keys["ask"], "#document-rows")):
+        page.fill("[name=key]", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(then)
+    page.click("text=Sign out")
+    page.wait_for_selector("[name=key]")
+    context.close()
+
+
 def test_everything_can_be_done_with_the_keyboard(page):
     page.goto("/")
     page.evaluate("document.activeElement.blur()")
