@@ -306,8 +306,7 @@ async def test_bodies_have_a_limit_however_they_come(make_app):
 
 @pytest.fixture
 def patience(monkeypatch):
-    """Sets how long it is waited for a place; in a crowd it is not."""
-    monkeypatch.setattr(guard, "WAIT_IN_CROWD_S", 0.0)
+    """Sets how long it is waited for a place."""
     return lambda wait_s: monkeypatch.setattr(guard, "WAIT_S", wait_s)
 
 
@@ -318,21 +317,21 @@ async def queued(places, number):
     return tasks
 
 
-async def test_as_many_as_there_are_places_wait_for_long_and_in_turn(patience):
+@pytest.mark.parametrize(("held_s", "waiting"), [(0.0, 9), (0.02, 9), (0.05, 5), (1.0, 2), (60.0, 2)])
+async def test_more_may_wait_the_sooner_places_are_given_back(patience, held_s, waiting):
     patience(60.0)
-    places = Places(2, most_waiting=3)
+    places = Places(2, most_waiting=9)
+    places._held_s = held_s
     assert [await places.take() for _ in range(2)] == [True, True]
-    waiting = await queued(places, 3)
-    assert await places.take() is False  # no more may wait
-    assert await waiting.pop() is False  # who comes third waits no longer than in a crowd
-    for done in range(2):
-        places.give_back()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert [task.done() for task in waiting] == [at <= done for at in range(2)]
-    assert [await task for task in waiting] == [True] * 2
-    places.give_back()
-    assert places.held == 1
+    tasks = await queued(places, 12)
+    await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [False] * waiting + [True] * (12 - waiting)
+    for at, task in enumerate(tasks[:waiting]):  # in turn
+        places.give_back(held_s)
+        assert await task is True
+        assert not any(later.done() for later in tasks[at + 1 : waiting])
+    assert not any(task.result() for task in tasks[waiting:])
+    assert (places.held, places._held_s) == (2, pytest.approx(held_s))
 
 
 async def test_who_leaves_the_queue_takes_no_place_along(patience):
@@ -342,10 +341,10 @@ async def test_who_leaves_the_queue_takes_no_place_along(patience):
     early, late, last = await queued(places, 3)
     early.cancel()
     await asyncio.wait((early,))
-    places.give_back()  # to the second, which is cancelled before it can run
+    places.give_back(0.0)  # to the second, which is cancelled before it can run
     late.cancel()
     assert await last is True
-    places.give_back()
+    places.give_back(0.0)
     assert places.held == 2
 
 
