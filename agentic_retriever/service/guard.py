@@ -23,6 +23,7 @@ from limits.errors import StorageError
 from limits.storage import storage_from_string
 from limits.strategies import MovingWindowRateLimiter as SharedLimiter
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -89,6 +90,9 @@ class Guard:
                     async with self._limits.place(kind):
                         await self._app(scope, received, answer.send)
                     return
+            except ClientDisconnect:
+                answer.status = 499  # for the figures: nobody is there to be answered
+                return
             except Refused as err:
                 response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
             except AgenticRetrieverError as err:

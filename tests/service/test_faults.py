@@ -84,6 +84,7 @@ def test_who_hangs_up_before_the_answer_frees_the_place(make_app, serve, gate):
         client.sendall(request("/v1/query", json.dumps({"query": QUESTION}).encode()))
         wait_until(lambda: under_way(app) == 1, 20)
     wait_until(lambda: under_way(app) == 0, 20)
+    wait_until(lambda: 'route="/v1/query",status="499"' in httpx.get(f"{url}/metrics").text, 20)  # and is no failure
 
 
 BOUNDARY = "multipart/form-data; boundary=xx"
