@@ -84,11 +84,7 @@ class Guard:
             try:
                 response = await self._let_in(scope, headers)
                 if response is None:
-                    kind, received = kind_of(scope, headers), self._limits.bounded(receive, headers)
-                    if kind == "requests":
-                        received = await _read_ahead(received, headers)
-                    async with self._limits.place(kind):
-                        await self._app(scope, received, answer.send)
+                    await self._pass_on(scope, self._limits.bounded(receive, headers), answer.send)
                     return
             except ClientDisconnect:
                 answer.status = 499  # for the figures: nobody is there to be answered
@@ -102,6 +98,14 @@ class Guard:
                 response = problem(request_id, 500, "Unexpected error", "see the service's log for this request id")
             if not answer.begun:
                 await response(scope, receive, answer.send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        kind = kind_of(scope, headers)
+        if kind == "requests":
+            receive = await _read_ahead(receive, headers)
+        async with self._limits.place(kind):
+            await self._app(scope, receive, send)
 
     async def _let_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Find out who calls; return what to answer instead where that is decided already."""
