@@ -46,6 +46,7 @@ class LogEntry(Record):
     """One query as the history keeps it; made by :func:`make_entry`, read back by ``QueryLog.list`` and ``get``."""
 
     query: str = field(default="", repr=False)
+    understood_as: str = field(default="", repr=False)  # What a follow-up meant, where it was one
     query_id: str = ""
     entry_id: str = ""
     recorded_at: datetime | None = None  # When it was recorded, in UTC; None until then
@@ -118,6 +119,7 @@ def _entry_of_answer(answer: Answer) -> LogEntry:
     route, index, strategy = answer.route, answer.route.index, answer.route.strategy
     return LogEntry(
         query=route.query,
+        understood_as=route.understood_as,
         query_id=answer.query_id,
         complexity=route.complexity.value,
         complexity_score=_finite(route.complexity_score),

@@ -49,6 +49,7 @@ def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
     row |= entry.totals() | {
         "cloud_calls": entry.cloud_calls,
         "query": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
+        "understood_as": _storable(entry.understood_as, MAX_TEXT_CHARS) if text == "plain" else "",
         "query_hash": hash_of(entry.query, salt) if text == "hashed" and entry.query else None,
         "degraded_steps": sorted({lost["step"] for lost in row["degraded"]}) or None,
     }

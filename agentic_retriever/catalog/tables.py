@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION: Final = "0003"  # the newest migration, which these tables are the result of
+REVISION: Final = "0004"  # the newest migration, which these tables are the result of
 VERSION_TABLE: Final = "agentic_retriever_revision"
 
 
@@ -183,6 +183,7 @@ QUERIES: Final = _table(
     *(sa.Column(name, JsonText) for name in ("degraded_steps", "degraded", "spent", "other_ms")),
     *(_text(name) for name in ("user_id", "conversation_id")),
     sa.Column("answer_text", sa.Text),
+    _text("understood_as"),
     sa.Index(f"ix_{_PREFIX}queries_query_id", "query_id"),
     sa.Index(f"ix_{_PREFIX}queries_conversation", "conversation_id"),
     sa.Index(f"ix_{_PREFIX}queries_user", "user_id"),

@@ -32,7 +32,9 @@ def serve(
     rate: Annotated[
         str, typer.Option("--rate", help="Requests that a key may send; empty for no limit.")
     ] = "600/minute",
-    max_requests: Annotated[int, typer.Option("--max-requests", min=1, help="Requests answered at once.")] = 64,
+    max_requests: Annotated[
+        int, typer.Option("--max-requests", min=0, help="Requests answered at once; 0 for what suits the machine.")
+    ] = 0,
     max_uploads: Annotated[int, typer.Option("--max-uploads", min=1, help="Uploads received at once.")] = 4,
     workers: Annotated[int, typer.Option("--workers", min=0, help="Threads that process documents here.")] = 1,
     warm: Annotated[Path | None, typer.Option("--warm", help="File of questions to ask before being ready.")] = None,

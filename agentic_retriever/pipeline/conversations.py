@@ -80,10 +80,9 @@ class Conversations:
             return self._turns.get((user_id, conversation_id), ())
 
     def add(self, turn: Turn, *, user_id: str, conversation_id: str) -> None:
-        key, cut = (user_id, conversation_id), MAX_TURN_CHARS
-        kept = Turn(query=turn.query[:cut], answer=turn.answer[:cut], understood_as=turn.understood_as[:cut])
+        key = (user_id, conversation_id)
         with self._lock:
-            self._turns[key] = (*self._turns.get(key, ()), kept)[-MAX_TURNS:]
+            self._turns[key] = (*self._turns.get(key, ()), _cut(turn))[-MAX_TURNS:]
 
     def kept(self, user_id: str, conversation_id: str) -> tuple[Turn, ...]:
         """Return what the history keeps of a conversation: nothing where it keeps no texts or cannot be read."""
@@ -94,8 +93,12 @@ class Conversations:
         except QueryLogError as err:
             logger.debug("the turns of a conversation cannot be read: %s", err)
             return ()
-        told = [(one.query, one.answer_text) for one in reversed(entries)]
-        return tuple(Turn(query=asked[:MAX_TURN_CHARS], answer=text[:MAX_TURN_CHARS]) for asked, text in told if text)
+        told = [(one.query, one.answer_text, one.understood_as) for one in reversed(entries)]
+        return tuple(_cut(Turn(query=a, answer=text, understood_as=meant)) for a, text, meant in told if text)
+
+
+def _cut(turn: Turn) -> Turn:
+    return Turn(**{name: text[:MAX_TURN_CHARS] for name, text in turn.to_dict().items()})
 
 
 @dataclass(frozen=True, slots=True)

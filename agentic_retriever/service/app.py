@@ -41,7 +41,6 @@ def create_app(router: AgenticRouter, settings: ServiceSettings | None = None) -
     )  # fmt: skip
     app.state.service = service
     app.add_middleware(Guard, service=service, limits=Limits(service))
-    app.add_middleware(openai.OpenAIErrors)
     problems.install(app)
     for part in _ROUTERS:
         app.include_router(part)

@@ -154,8 +154,7 @@ async def patch(document_id: models.DocumentId, change: models.DocumentPatch, se
 @changing.post("/documents/{document_id}/{action}", status_code=202)
 async def act(document_id: models.DocumentId, action: models.Action, service: Shared) -> models.DocumentOut:
     """Process a document again, or have it searched or no longer searched."""
-    call = getattr(service.router.documents, action.value)
-    return models.DocumentOut.of(await service.run(call, document_id))
+    return models.DocumentOut.of(await service.run(getattr(service.router.documents, action), document_id))
 
 
 @changing.delete("/documents/{document_id}", status_code=204)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 import traceback
-from collections import Counter
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,12 +23,14 @@ from limits.errors import StorageError
 from limits.storage import storage_from_string
 from limits.strategies import MovingWindowRateLimiter as SharedLimiter
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.service.problems import Refused, busy, problem, problem_of
 from agentic_retriever.service.settings import Caller, Role
+from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
     from agentic_retriever.service.state import Service
@@ -38,6 +41,12 @@ COOKIE: Final = "agentic_retriever_session"
 _PUBLIC: Final = ("/static/", "/v1/health/", "/api/health")  # for everybody: no data is behind them
 _OPEN: Final = (*_PUBLIC, "/login")
 _FREE: Final = (*_PUBLIC, "/metrics")  # not counted
+LEAST_PLACES: Final = 2  # else one for each core: more answers that are computed here only make each other wait
+WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
+WAITING: Final = 8  # who may wait for each place
+WAIT_S: Final = 5.0
+WAIT_IN_CROWD_S: Final = 0.1
+LATELY: Final = 0.1  # weight of the newest in what is remembered
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -50,7 +59,7 @@ _POLICY: Final = (
 _HEADERS: Final = [
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with none at all, browsers send the form that signs in without its origin
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
@@ -75,9 +84,11 @@ class Guard:
             try:
                 response = await self._let_in(scope, headers)
                 if response is None:
-                    async with self._limits.place(scope, headers):
-                        await self._app(scope, self._limits.bounded(receive, headers), answer.send)
+                    await self._pass_on(scope, self._limits.bounded(receive, headers), answer.send)
                     return
+            except ClientDisconnect:
+                answer.status = 499  # for the figures: nobody is there to be answered
+                return
             except Refused as err:
                 response = problem(request_id, err.status_code, err.title, str(err.detail), err.headers)
             except AgenticRetrieverError as err:
@@ -87,6 +98,14 @@ class Guard:
                 response = problem(request_id, 500, "Unexpected error", "see the service's log for this request id")
             if not answer.begun:
                 await response(scope, receive, answer.send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        kind = kind_of(scope, headers)
+        if kind == "requests":
+            receive = await _read_ahead(receive, headers)
+        async with self._limits.place(kind):
+            await self._app(scope, receive, send)
 
     async def _let_in(self, scope: Scope, headers: Headers) -> Response | None:
         """Find out who calls; return what to answer instead where that is decided already."""
@@ -156,6 +175,75 @@ def _check_origin(scope: Scope, headers: Headers) -> None:
 _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2, "socket_connect_timeout": 0.2}
 
 
+class Places:
+    """Places for what is under way at once, and a wait for one, in turn.
+
+    As many as there are places may wait, and more where the wait will be short, as by the time that a place was held of
+    late. So those who get in are still answered quickly in a crowd, and the others come again.
+    """
+
+    def __init__(self, most: int, *, most_waiting: int = 0) -> None:
+        self.most, self.held, self._most_waiting = most, 0, most_waiting
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._held_s = 0.0  # by one, of late
+
+    async def take(self) -> bool:
+        """Take a place, which is to be given back; ``False`` if there is none."""
+        if self.held < self.most:
+            self.held += 1
+            return True
+        ahead = len(self._waiting)
+        if ahead >= self._most_waiting or (ahead >= self.most and ahead * self._held_s > WAIT_IN_CROWD_S * self.most):
+            return False
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await asyncio.wait((turn,), timeout=WAIT_S)
+        except asyncio.CancelledError:
+            if turn.done():
+                self.give_back(self._held_s)
+            raise
+        finally:
+            if not turn.done():
+                self._waiting.remove(turn)
+        return turn.done()
+
+    def give_back(self, held_s: float) -> None:
+        """Let the next who waits have the place, which was held for some seconds."""
+        self._held_s += (held_s - self._held_s) * LATELY
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        else:
+            self.held -= 1
+
+
+def kind_of(scope: Scope, headers: Headers) -> str:
+    """Return what a request counts as: ``""`` for nothing."""
+    if scope["path"].startswith(_FREE):
+        return ""
+    if headers.get("content-type", "").startswith("multipart/"):
+        return "uploads"
+    return "watchers" if scope["path"].endswith("/events") else "requests"
+
+
+async def _read_ahead(receive: Receive, headers: Headers) -> Receive:
+    """Receive a whole body, so that nobody who sends slowly holds a place meanwhile."""
+    if not _has_body(headers):
+        return receive
+    messages = deque([await receive()])
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+
+    async def receive_rest() -> Message:
+        return messages.popleft() if messages else await receive()
+
+    return receive_rest
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "") not in {"", "0"} or "transfer-encoding" in headers
+
+
 class Limits:
     """How many requests, how many at once, and how large."""
 
@@ -166,7 +254,14 @@ class Limits:
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
         self._shared = SharedLimiter(storage_from_string(redis, **_REDIS)) if redis else None
-        self._under_way: Counter[str] = Counter()
+        answering = self._settings.max_requests or (
+            max(LEAST_PLACES, usable_cores()) if service.router.resources.model is None else WITH_MODEL
+        )
+        self.places = {
+            "requests": Places(answering, most_waiting=WAITING * answering),
+            "uploads": Places(self._settings.max_uploads),
+            "watchers": Places(max(answering, WITH_MODEL)),
+        }
 
     async def count(self, caller: Caller) -> None:
         """Count a request; ``Refused`` with 429 when there were too many."""
@@ -184,23 +279,19 @@ class Limits:
             raise Refused(429, "Too many requests", f"a key may send {self._rate}", {"Retry-After": str(wait)})
 
     @asynccontextmanager
-    async def place(self, scope: Scope, headers: Headers) -> AsyncIterator[None]:
+    async def place(self, kind: str) -> AsyncIterator[None]:
         """Hold one of the places for requests, uploads or watchers; ``Refused`` with 503 when there is none."""
-        kind, most = "requests", self._settings.max_requests
-        if scope["path"].startswith(_FREE):
+        places = self.places.get(kind)
+        if places is None:
             yield
             return
-        if headers.get("content-type", "").startswith("multipart/"):
-            kind, most = "uploads", self._settings.max_uploads
-        elif scope["path"].endswith("/events"):
-            kind = "watchers"
-        if self._under_way[kind] >= most:
-            raise busy(f"{most} {kind} are under way; try again soon")
-        self._under_way[kind] += 1
+        if not await places.take():
+            raise busy(f"{places.most} {kind} are under way; try again soon")
+        since = time.monotonic()
         try:
             yield
         finally:
-            self._under_way[kind] -= 1
+            places.give_back(time.monotonic() - since)
 
     def bounded(self, receive: Receive, headers: Headers) -> Receive:
         """Return what receives no more than is allowed, and waits no longer than is allowed."""
@@ -210,7 +301,7 @@ class Limits:
         announced = headers.get("content-length", "")
         if announced.isdecimal() and (len(announced) > 15 or int(announced) > most):
             raise too_large(most)
-        if announced in {"", "0"} and "transfer-encoding" not in headers:
+        if not _has_body(headers):
             return receive
         seen, more = 0, True
 
@@ -250,12 +341,15 @@ def allow(role: Role) -> Any:  # noqa: ANN401 - as FastAPI declares dependencies
     """Return a dependency that lets those in who have at least this role, and gives who it is."""
 
     async def check(request: Request) -> Caller:
-        caller: Caller | None = request.state.caller
-        if caller is None or caller.role < role:
-            raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
-        return caller
+        return _allowed(request.state.caller, role)
 
     return Depends(check)
+
+
+def _allowed(caller: Caller | None, role: Role) -> Caller:
+    if caller is None or caller.role < role:
+        raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+    return caller
 
 
 def guarded(app: ASGIApp, role: Role) -> ASGIApp:
@@ -263,9 +357,7 @@ def guarded(app: ASGIApp, role: Role) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            caller: Caller | None = scope["state"]["caller"]
-            if caller is None or caller.role < role:
-                raise Refused(403, "Not allowed", f"this needs a key with the role {role.name.lower()}")
+            _allowed(scope["state"]["caller"], role)
         await app(scope, receive, send)
 
     return checked

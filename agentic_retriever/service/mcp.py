@@ -224,7 +224,7 @@ class Endpoint:
 
     @property
     def route(self) -> Route:
-        return Route(PATH, endpoint=self)
+        return Route(PATH, endpoint=self, methods=["POST"])  # without sessions there is nothing to listen for
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

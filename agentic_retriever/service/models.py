@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import Enum
 from typing import Annotated, Any, Final, Literal, get_args
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
@@ -13,6 +12,7 @@ from typing_extensions import Self
 
 from agentic_retriever import schema
 from agentic_retriever.catalog.records import DocumentRecord
+from agentic_retriever.service.settings import Caller
 
 MAX_TEXT = 2_000  # characters of an excerpt
 NO_NUL: Final = r"^[^\x00]*$"  # which PostgreSQL keeps in no text
@@ -20,6 +20,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NO
 Identity = Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)]
 Query = Annotated[str, StringConstraints(min_length=1, max_length=schema.MAX_QUERY_CHARS, pattern=NO_NUL)]
 QueryId = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=NO_NUL)]
+ConversationId = Annotated[str, StringConstraints(max_length=190, pattern=NO_NUL)]  # the key's id goes before it
 DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=36, pattern=NO_NUL)]
 Number = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -57,45 +58,53 @@ class RouteIn(In):
     strategy: Name | None = None
     budget: BudgetIn | None = None
 
-    def wanted(self) -> dict[str, Any]:
+    def wanted(self, caller: Caller) -> dict[str, Any]:
         """Return the arguments that the router takes besides the question."""
-        given = self.budget
-        return {
-            "index": self.index,
-            "strategy": self.strategy,
-            "budget": None if given is None else schema.Budget(**given.model_dump()),
-        }
+        given = {name: getattr(self, name) for name in type(self).model_fields if name not in {"query", "stream"}}
+        if "conversation_id" in given:
+            given["conversation_id"] = caller.own(given["conversation_id"])
+        return given | {"budget": self.budget and schema.Budget(**self.budget.model_dump())}
+
+
+class TurnIn(In):
+    """What was said before."""
+
+    query: Query
+    answer: str = ""
+    understood_as: str = ""
 
 
 class RetrieveIn(RouteIn):
-    """Likewise, with what is to be found."""
+    """Likewise, with what is to be found, and what was said before it: as it is sent, else as it is remembered."""
 
     filters: MetadataFilters | None = None
     top_k: Annotated[int, Field(ge=1, le=1_000, strict=True)] | None = None
+    user_id: Identity = ""
+    conversation_id: ConversationId = ""
+    turns: Annotated[list[TurnIn], Field(max_length=100)] = []
 
-    def wanted(self) -> dict[str, Any]:
-        return {**super().wanted(), "filters": self.filters, "top_k": self.top_k}
+    def wanted(self, caller: Caller) -> dict[str, Any]:
+        return {**super().wanted(caller), "turns": [schema.Turn(**turn.model_dump()) for turn in self.turns]}
 
 
 class QueryIn(RetrieveIn):
-    """Likewise, with who asks."""
+    """Likewise, with how it is to be answered."""
 
     force_cloud: Flag = False
     stream: Flag = False
-    user_id: Identity = ""
-    conversation_id: Identity = ""
-
-    def wanted(self) -> dict[str, Any]:
-        asker = {name: given for name in ("user_id", "conversation_id") if (given := getattr(self, name))}
-        return {**super().wanted(), "force_cloud": self.force_cloud, **asker}
 
 
-class NodeOut(BaseModel):
-    """A passage that was found."""
+class FoundNode(BaseModel):
+    """A passage by its id."""
 
     node_id: str
     doc_id: str | None
     score: float | None
+
+
+class NodeOut(FoundNode):
+    """A passage that was found."""
+
     text: str
     metadata: dict[str, Any]
 
@@ -109,14 +118,6 @@ class NodeOut(BaseModel):
             text=node.get_content(MetadataMode.NONE)[:MAX_TEXT],
             metadata=node.metadata,
         )
-
-
-class FoundNode(BaseModel):
-    """A passage by its id."""
-
-    node_id: str
-    doc_id: str | None
-    score: float | None
 
 
 class UsageOut(BaseModel):
@@ -149,6 +150,7 @@ class RouteOut(BaseModel):
 
     format: int
     query: str
+    understood_as: str
     index: str
     indexes: list[str]
     index_scores: dict[str, float]
@@ -199,17 +201,9 @@ class RetrievalOut(BaseModel):
 
     @classmethod
     def of(cls, found: schema.Retrieval) -> Self:
-        return cls(
-            nodes=list(map(NodeOut.of, found.nodes)),
-            strategy=found.strategy.value,
-            indexes=list(found.indexes),
-            route=RouteOut(**found.route.to_dict()),
-            degraded=list(found.degraded),
-            understood=list(found.understood),
-            timings_ms=dict(found.timings_ms),
-            tried=list(found.tried),
-            usage=UsageOut(**found.usage.to_dict()),
-        )
+        written = {"route": found.route.to_dict(), "usage": found.usage.to_dict()}
+        known = {name: getattr(found, name) for name in cls.model_fields} | written
+        return cls.model_validate({**known, "nodes": list(map(NodeOut.of, found.nodes))})
 
 
 class ExplanationOut(BaseModel):
@@ -270,6 +264,7 @@ class DocumentOut(BaseModel):
 
 
 Status = Literal["pending", "processing", "indexed", "failed", "inactive"]
+Action = Literal["reprocess", "activate", "deactivate"]
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 
 
@@ -312,19 +307,11 @@ class SourceOut(BaseModel):
     text: str
 
 
-class Action(str, Enum):
-    """What can be done with a document."""
-
-    REPROCESS = "reprocess"
-    ACTIVATE = "activate"
-    DEACTIVATE = "deactivate"
-
-
 class FeedbackIn(In):
     """What somebody thinks of an answer: a thumb, or 1 to 5."""
 
     query_id: QueryId
-    thumb: Annotated[str, StringConstraints(pattern="^(up|down)$")] | None = None
+    thumb: Literal["up", "down"] | None = None
     rating: Annotated[int, Field(ge=1, le=5, strict=True)] | None = None
     comment: Annotated[str, StringConstraints(max_length=4_000, pattern=NO_NUL)] = ""
     user_id: Identity = ""
@@ -341,63 +328,19 @@ class FeedbackIn(In):
         return self.rating or (5 if self.thumb == "up" else 1)
 
 
-class Change(BaseModel):
-    """What is different."""
-
-    path: str
-    before: Any
-    after: Any
-
-
 class ReplayOut(BaseModel):
     """A recorded question, routed as it would be now."""
 
     query: str
+    understood_as: str
     route: RouteOut
-    differences: list[Change]
-
-
-class AnalyticsOut(BaseModel):
-    """Counts, times and money over a period."""
-
-    model_config = ConfigDict(extra="allow")
-
-    queries: int
-    answered: int
-    simple: int
-    complex: int
-    cached: int
-    degraded: int
-    failed: int
-    llm_calls: int
-    usd: float
-    cache_hit_rate: float | None
-    local_share: float | None
-    saved_usd: float | None
-    tiers: dict[str, int]
-    errors: dict[str, int]
+    differences: list[schema.Difference]
 
 
 class Cleared(BaseModel):
     """How many answers were dropped."""
 
     cleared_count: int
-
-
-class CacheOut(BaseModel):
-    """What the answer cache did since the process began."""
-
-    model_config = ConfigDict(extra="allow")
-
-    hits: int
-    misses: int
-    shared: int
-    entries: int
-    store_hits: int
-    failures: int
-    unkept: int
-    store_errors: int
-    hit_rate: float
 
 
 class Live(BaseModel):

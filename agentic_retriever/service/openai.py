@@ -15,13 +15,12 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.pipeline.conversations import MAX_ID_CHARS, turns_of
 from agentic_retriever.schema import Answer, Citation
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.problems import MEDIA_TYPE, Refused, problem_of
+from agentic_retriever.service.problems import Refused, problem_of
 from agentic_retriever.service.queries import Shared
 from agentic_retriever.service.sending import events, json_bytes, unless_gone
 from agentic_retriever.service.settings import Caller, Role
@@ -29,7 +28,6 @@ from agentic_retriever.service.state import Service
 
 AUTO: Final = "auto"
 EXTRA: Final = "agentic_retriever"  # the field of ours in what is sent
-PATHS: Final = ("/v1/chat/completions", "/v1/models")
 _CHAT_HEADERS: Final = ("x-conversation-id", "x-openwebui-chat-id")  # where clients name the conversation
 _USER_HEADER: Final = "x-openwebui-user-id"
 _QUOTE_CHARS: Final = 160
@@ -122,7 +120,7 @@ def _wanted(chat: ChatIn, last: int, request: Request) -> dict[str, Any]:
     return {
         "index": None if chat.model == AUTO else chat.model,
         "turns": turns_of((one.role, question_in(one.said), "") for one in chat.messages[:last]),
-        "conversation_id": named[:MAX_ID_CHARS],
+        "conversation_id": caller.own(named[: MAX_ID_CHARS - 10]),
         "user_id": chat.user or request.headers.get(_USER_HEADER, "")[:MAX_ID_CHARS] or caller.name,
     }
 
@@ -275,53 +273,4 @@ def _title(asked: str, first: str) -> str:
 
 
 def _error_event(request: Request, error: AgenticRetrieverError) -> bytes:
-    return (
-        b"data: " + json_bytes(as_openai(json.loads(bytes(problem_of(request.state.request_id, error).body)))) + b"\n\n"
-    )
-
-
-_KINDS: Final = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-
-
-def as_openai(problem: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a problem as OpenAI's API writes errors."""
-    status = problem["status"]
-    kind = _KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    code = str(problem["type"]).rpartition(":")[2].replace("-", "_")
-    return {"error": {"message": problem["detail"], "type": kind, "param": None, "code": code}}
-
-
-class OpenAIErrors:
-    """Around all of the application: on the paths of OpenAI's API a problem leaves in OpenAI's form."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(PATHS):
-            await self._app(scope, receive, send)
-            return
-        begun: Message | None = None
-        body = b""
-
-        async def rewrite(message: Message) -> None:
-            nonlocal begun, body
-            if (
-                message["type"] == "http.response.start"
-                and (b"content-type", MEDIA_TYPE.encode()) in message["headers"]
-            ):
-                begun = message
-                return
-            if begun is None:
-                await send(message)
-                return
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                written = json_bytes(as_openai(json.loads(body)))
-                kept = [one for one in begun["headers"] if one[0] not in {b"content-type", b"content-length"}]
-                head = [*kept, (b"content-type", b"application/json"), (b"content-length", str(len(written)).encode())]
-                status = 400 if begun["status"] == 422 else begun["status"]
-                await send({**begun, "status": status, "headers": head})
-                await send({**message, "body": written})
-
-        await self._app(scope, receive, rewrite)
+    return b"data: " + json_bytes(problem_of(request.state.request_id, error).as_openai()) + b"\n\n"

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from agentic_retriever import errors
 
@@ -39,6 +40,12 @@ _STATUS: Final[dict[type[errors.AgenticRetrieverError], int]] = {
     errors.OverloadedError: 503,
 }
 RETRY_AFTER_S: Final = 1
+
+
+_OPENAI_PATHS: Final = ("/v1/chat/completions", "/v1/models")
+_OPENAI_KINDS: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
+}  # fmt: skip
 
 
 class Problem(BaseModel):
@@ -81,17 +88,37 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Error")).capitalize()
 
 
+class ProblemResponse(Response):
+    """A problem as it is sent: on the paths of OpenAI's API in OpenAI's form."""
+
+    def __init__(self, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        self._fields, self._given = fields, headers
+        super().__init__(json.dumps(fields, ensure_ascii=True), fields["status"], headers, MEDIA_TYPE)
+
+    def as_openai(self) -> dict[str, Any]:
+        """Return the problem as OpenAI's API writes errors."""
+        status, code = self.status_code, str(self._fields["type"]).rpartition(":")[2].replace("-", "_")
+        kind = _OPENAI_KINDS.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        return {"error": {"message": self._fields["detail"], "type": kind, "param": None, "code": code}}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].startswith(_OPENAI_PATHS):
+            await super().__call__(scope, receive, send)
+            return
+        status = 400 if self.status_code == 422 else self.status_code
+        await JSONResponse(self.as_openai(), status, self._given)(scope, receive, send)
+
+
 def problem(
     request_id: str, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **fields: object
-) -> Response:
+) -> ProblemResponse:
     """Make the response; what is not text that can be sent is replaced."""
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     known = {"type": f"urn:agentic-retriever:{slug}", "title": title, "status": status, "detail": detail}
-    body = json.dumps({**known, "request_id": request_id, **fields}, ensure_ascii=True)
-    return Response(body, status, dict(headers or {}), MEDIA_TYPE)
+    return ProblemResponse({**known, "request_id": request_id, **fields}, dict(headers or {}))
 
 
-def problem_of(request_id: str, error: errors.AgenticRetrieverError) -> Response:
+def problem_of(request_id: str, error: errors.AgenticRetrieverError) -> ProblemResponse:
     """Make the response for an error of ours."""
     status = status_of(error)
     fields: dict[str, Any] = {"error": type(error).__name__, "exit_code": error.exit_code}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from agentic_retriever.catalog.entries import LogEntry
+from agentic_retriever.catalog.entries import Analytics, LogEntry
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import RouteDecision
+from agentic_retriever.schema import Difference, RouteDecision
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.problems import PROBLEMS
-from agentic_retriever.service.sending import event, events, json_bytes, unless_gone
+from agentic_retriever.service.sending import as_json, event, events, unless_gone
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service, service_of
 
@@ -25,15 +26,18 @@ asking = APIRouter(prefix="/v1", tags=["questions"], dependencies=[allow(Role.AS
 history = APIRouter(prefix="/v1", tags=["history"], dependencies=[allow(Role.ADMIN)], responses=PROBLEMS)
 
 _COMPARED: Final = ("index", "indexes", "strategy", "complexity", "tier", "confidence_level", "citations")
-_EVENTS: Final[dict[str, Any]] = {"text/event-stream": {"schema": {"type": "string"}}}
+_TEXT: Final = {"type": "string"}
+_EVENT: Final = {"type": "object", "required": ["event", "data"], "properties": {"event": _TEXT, "data": _TEXT}}
+_EVENTS: Final[dict[str, Any]] = {"text/event-stream": {"schema": _EVENT}}
 
 
 @asking.post("/query", response_model=models.AnswerOut, responses={200: {"content": _EVENTS}})
 async def query(asked: models.QueryIn, request: Request, service: Shared) -> Response:
     """Answer a question with citations; with ``stream`` as events: piece, nodes, route, citations, answer."""
+    wanted = asked.wanted(request.state.caller)
     if asked.stream:
-        return await events(request, streamed(service, asked.query, asked.wanted()))
-    answer = await unless_gone(request, service.query(asked.query, **asked.wanted()))
+        return await events(request, streamed(service, asked.query, wanted))
+    answer = await unless_gone(request, service.query(asked.query, **wanted))
     return Response(service.write(answer), media_type="application/json")
 
 
@@ -54,21 +58,21 @@ async def streamed(service: Service, query: str, wanted: dict[str, Any]) -> Asyn
 @asking.post("/route", response_model=models.RouteOut)
 async def route(asked: models.RouteIn, request: Request, service: Shared) -> dict[str, Any]:
     """Decide which index and strategy a question goes to."""
-    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted()))
+    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted(request.state.caller)))
     return decision.to_dict()
 
 
 @asking.post("/retrieve")
 async def retrieve(asked: models.RetrieveIn, request: Request, service: Shared) -> models.RetrievalOut:
     """Find passages."""
-    found = await unless_gone(request, service.router.aretrieve(asked.query, **asked.wanted()))
+    found = await unless_gone(request, service.router.aretrieve(asked.query, **asked.wanted(request.state.caller)))
     return await service.run(models.RetrievalOut.of, found)
 
 
 @asking.post("/explain")
 async def explain(asked: models.RouteIn, request: Request, service: Shared) -> models.ExplanationOut:
     """Say in words why a question goes where it goes."""
-    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted()))
+    decision = await unless_gone(request, service.router.aroute(asked.query, **asked.wanted(request.state.caller)))
     explanation = await service.run(service.router.explanation, decision)
     return models.ExplanationOut(**explanation.to_dict())
 
@@ -97,43 +101,44 @@ async def queries(
     found = await service.run(
         service.router.history.list, limit=limit, offset=offset, conversation_id=conversation_id, user_id=user_id
     )
-    return Response(json_bytes([entry.to_dict() for entry in found]), media_type="application/json")
+    return as_json([entry.to_dict() for entry in found])
 
 
 @history.get("/queries/{query_id}", response_model=LogEntry)
 async def one_query(query_id: models.QueryId, service: Shared) -> Response:
     """Show one question with the nodes that its answer cited, and what people thought of it."""
-    entry = await service.run(service.router.history.get, query_id)
-    return Response(json_bytes(entry.to_dict()), media_type="application/json")
+    return as_json((await service.run(service.router.history.get, query_id)).to_dict())
 
 
 @history.post("/queries/{query_id}/replay")
 async def replay(query_id: models.QueryId, request: Request, service: Shared) -> models.ReplayOut:
     """Route a recorded question again, and say what is different now."""
     changes, now = await routed_again(query_id, request, service)
-    return models.ReplayOut(query=now.query, route=models.RouteOut(**now.to_dict()), differences=changes)
+    return models.ReplayOut(
+        query=now.query, understood_as=now.understood_as, route=models.RouteOut(**now.to_dict()), differences=changes
+    )
 
 
-async def routed_again(query_id: str, request: Request, service: Service) -> tuple[list[models.Change], RouteDecision]:
+async def routed_again(query_id: str, request: Request, service: Service) -> tuple[list[Difference], RouteDecision]:
     """Route a recorded question as it would be now; return what is different, and the decision."""
     entry = await service.run(service.router.history.get, query_id)
     if not entry.query:
         raise ConfigError("the history keeps no questions (query_log), so this one cannot be asked again")
-    now = await unless_gone(request, service.router.aroute(entry.query))
-    return _changes(entry, now), now
+    now = await unless_gone(request, service.router.aroute(entry.understood_as or entry.query))
+    return _changes(entry, now), replace(now, query=entry.query, understood_as=entry.understood_as)
 
 
 @history.get("/queries/{query_id}/diff/{other_id}")
-async def diff(query_id: models.QueryId, other_id: models.QueryId, service: Shared) -> list[models.Change]:
+async def diff(query_id: models.QueryId, other_id: models.QueryId, service: Shared) -> list[Difference]:
     """Say in what two recorded questions went different ways."""
     before = await service.run(service.router.history.get, query_id)
     return _changes(before, await service.run(service.router.history.get, other_id))
 
 
-def _changes(before: LogEntry, after: LogEntry | RouteDecision) -> list[models.Change]:
+def _changes(before: LogEntry, after: LogEntry | RouteDecision) -> list[Difference]:
     seen, now = _choices(before), _choices(after)
     shared = [name for name in _COMPARED if name in seen and name in now and seen[name] != now[name]]
-    return [models.Change(path=name, before=seen[name], after=now[name]) for name in shared]
+    return [Difference(path=name, before=seen[name], after=now[name]) for name in shared]
 
 
 def _choices(one: LogEntry | RouteDecision) -> dict[str, Any]:
@@ -143,10 +148,9 @@ def _choices(one: LogEntry | RouteDecision) -> dict[str, Any]:
     return {name: list(value) if isinstance(value := getattr(one, name), tuple) else value for name in _COMPARED}
 
 
-@history.get("/analytics")
+@history.get("/analytics", response_model=Analytics)
 async def analytics(
     service: Shared, since: models.Moment | None = None, until: models.Moment | None = None
-) -> models.AnalyticsOut:
+) -> Response:
     """Sum up the history over a period; times need a zone."""
-    found = await service.run(service.router.analytics, since, until)
-    return models.AnalyticsOut(**found.to_dict())
+    return as_json((await service.run(service.router.analytics, since, until)).to_dict())

@@ -32,6 +32,10 @@ def json_bytes(value: object) -> bytes:
         return json.dumps(value, **form).encode()
 
 
+def as_json(value: object) -> Response:
+    return Response(json_bytes(value), media_type="application/json")
+
+
 class AnswerWriter:
     """Writes answers as JSON; what all hits of one cached answer have in common is written once."""
 

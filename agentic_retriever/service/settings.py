@@ -36,6 +36,10 @@ class Caller:
     role: Role
     by_cookie: bool = False
 
+    def own(self, conversation_id: str) -> str:
+        """Return the name under which a conversation is kept: nobody goes on with one of another key."""
+        return f"{self.key_id}.{conversation_id}" if self.key_id and conversation_id else conversation_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
@@ -45,8 +49,9 @@ class ServiceSettings:
         host: Address to listen on; another one than that of this machine alone needs keys.
         port: Port to listen on; 0 for a free one.
         rate: Requests by one key, such as ``600/minute``; empty for no limit.
-        max_requests: Requests that are answered at once; others are refused with 503.
-        max_uploads: Uploads that are received at once, likewise.
+        max_requests: Requests that are answered at once; others wait for a moment, or are refused with 503. 0 for what
+            suits: one for each core and two at least, or 64 where a model writes the answers.
+        max_uploads: Uploads that are received at once; others are refused.
         max_body_bytes: Largest body but for uploads, whose limit is the setting ``max_file_mb`` of the router.
         idle_s: How long a client may send nothing in the middle of its request.
         grace_s: How long answers under way may take when the service ends.
@@ -59,7 +64,7 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     rate: str = "600/minute"
-    max_requests: int = 64
+    max_requests: int = 0
     max_uploads: int = 4
     max_body_bytes: int = 1_000_000
     idle_s: float = 20.0

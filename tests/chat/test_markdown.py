@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("fastapi")
+pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 
 from agentic_retriever.schema import Citation
 from agentic_retriever.service.openai import Markdown, footnote, side_reply

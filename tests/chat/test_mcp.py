@@ -41,6 +41,13 @@ def program(local_embedding, tmp_path_factory):
     return StdioServerParameters(command=sys.executable, args=arguments, env=environment)
 
 
+async def test_nobody_holds_a_stream_open(serve):
+    """Without sessions there is nothing to listen for, and who listened would hold a place."""
+    async with httpx.AsyncClient() as http:
+        response = await http.get(f"{serve().url}/mcp", headers={"Accept": "text/event-stream"}, timeout=20)
+    assert response.status_code == 405
+
+
 async def test_tools_are_described_and_typed(serve):
     async with by_http(serve().url) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}

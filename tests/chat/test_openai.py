@@ -10,7 +10,7 @@ from small_indexes import GOOD, QUESTION
 from agentic_retriever.errors import LLMError
 from agentic_retriever.testing import FakeLLM
 
-openai = pytest.importorskip("openai")
+openai = pytest.importorskip("openai", reason="the client 'openai' is not installed")
 
 THEN = "And the dog?"
 MEANT = "How many hours does the dog sleep?"
@@ -178,7 +178,8 @@ def test_a_client_that_hangs_up_ends_the_answer(chat):
         return GOOD
 
     found = chat(model=FakeLLM(slow))
-    stream = httpx.Client(timeout=httpx.Timeout(5, read=0.5))
+    httpx.post(f"{found.url}/v1/retrieve", json={"query": QUESTION}, timeout=60)  # so that the model is asked soon
+    stream = httpx.Client(timeout=httpx.Timeout(5, read=2))
     body = {"model": "animals", "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
     with pytest.raises(httpx.ReadTimeout), stream.stream("POST", f"{found.url}/v1/chat/completions", json=body) as sent:
         list(sent.iter_lines())

@@ -26,7 +26,7 @@ def cloud(make_server):
 @pytest.fixture(scope="session")
 def loaded_clients():
     """Import what the clients of the providers import with their first call: half a second on a busy machine."""
-    pytest.importorskip("openai.resources.chat.completions")
+    pytest.importorskip("openai.resources.chat.completions", reason="the client 'openai' is not installed")
     pytest.importorskip("llama_index.llms.openrouter")
     pytest.importorskip("llama_index.llms.ollama")
 

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fpdf import FPDF
 
+FPDF = pytest.importorskip("fpdf", reason="fpdf2, which writes PDFs, is not installed").FPDF
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = os.environ.get("TEST_CHROMIUM", "") or shutil.which("chromium") or ""
@@ -116,6 +116,67 @@ def test_problems_are_said_and_answers_can_be_stopped(page):
     page.click("#ask button")
     page.wait_for_selector("#message:has-text('blank')")
     assert page.is_enabled("#ask button")
+
+
+def focus_on(page, label, most=80):
+    """Go to what has a label, by the tabulator alone; each stop on the way shows that it has the focus."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            """() => {
+                const found = document.activeElement;
+                const name = found.ariaLabel || found.labels?.[0]?.firstChild.data || found.innerText;
+                return [name, getComputedStyle(found).outlineStyle];
+            }"""
+        )
+        if page.evaluate("document.activeElement !== document.body"):
+            assert outline != "none", name
+        if (name or "").strip() == label:
+            return
+    raise AssertionError(f"the tabulator does not come to {label}")
+
+
+def test_signing_in_and_out(browser, make_app, serve, keys):
+    context = browser.new_context(base_url=serve(make_app()))
+    page = context.new_page()
+    page.goto("/documents")
+    for key, then in (("ar_wrong", "text=not known"), (keys["ask"], "#document-rows")):
+        page.fill("[name=key]", key)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(then)
+    page.click("text=Sign out")
+    page.wait_for_selector("[name=key]")
+    context.close()
+
+
+def test_everything_can_be_done_with_the_keyboard(page):
+    page.goto("/")
+    page.evaluate("document.activeElement.blur()")
+    focus_on(page, "Skip to content")
+    page.keyboard.press("Enter")
+    focus_on(page, "Question")
+    page.keyboard.type("How many hours does the cat sleep?")
+    focus_on(page, "Ask")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#card .facts")
+    focus_on(page, "Good answer")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".thumbs:has-text('Thank you')")
+    page.goto("/documents")
+    focus_on(page, "Switch off cats")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[aria-label='Switch on cats']")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Switch on cats"  # the focus stays where it was
+    page.keyboard.press("Space")
+    page.wait_for_selector("[aria-label='Switch off cats']")
+    page.goto("/history")
+    focus_on(page, "How many hours does the cat sleep?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('A question of the history')")
+    assert page.inner_text("[aria-current]") == "History and analytics"
+    focus_on(page, "Route it again")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#replay:has-text('the same way')")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

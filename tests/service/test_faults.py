@@ -33,7 +33,7 @@ def request(path, body, **headers):
 def under_way(app):
     """How many requests the guard counts."""
     guard = next(one for one in app.user_middleware if one.cls.__name__ == "Guard")
-    return sum(guard.kwargs["limits"]._under_way.values())
+    return sum(places.held for places in guard.kwargs["limits"].places.values())
 
 
 class Model:
@@ -84,6 +84,7 @@ def test_who_hangs_up_before_the_answer_frees_the_place(make_app, serve, gate):
         client.sendall(request("/v1/query", json.dumps({"query": QUESTION}).encode()))
         wait_until(lambda: under_way(app) == 1, 20)
     wait_until(lambda: under_way(app) == 0, 20)
+    wait_until(lambda: 'route="/v1/query",status="499"' in httpx.get(f"{url}/metrics").text, 20)  # and is no failure
 
 
 BOUNDARY = "multipart/form-data; boundary=xx"
@@ -145,6 +146,16 @@ def test_a_slow_upload_is_given_up_and_holds_one_place(make_app, serve):
         assert httpx.get(f"{url}/v1/indexes").status_code == 200
         assert b" 408 " in slow.recv(65_536)
     wait_until(lambda: under_way(app) == 0, 20)
+
+
+def test_who_sends_a_question_slowly_holds_no_place(make_app, serve):
+    app = make_app(settings={"idle_s": 0.3, "max_requests": 1})
+    url = serve(app)
+    with connect(url) as slow:
+        slow.sendall(request("/v1/query", b'{"query": ', Content_Length="1000"))
+        assert httpx.get(f"{url}/v1/indexes").status_code == 200
+        assert under_way(app) == 0
+        assert b" 408 " in slow.recv(65_536)
 
 
 def test_a_client_that_hangs_up_in_its_upload_frees_the_place(make_app, serve):

@@ -13,7 +13,8 @@ from waiting import wait_until
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.database import Database
 from agentic_retriever.errors import ConfigError, StoreUnreachableError
-from agentic_retriever.service.guard import COOKIE, parse_rate
+from agentic_retriever.service import guard
+from agentic_retriever.service.guard import COOKIE, Places, parse_rate
 from agentic_retriever.service.keys import KeyRing, KeyTable
 from agentic_retriever.service.settings import Role, ServiceSettings
 from agentic_retriever.testing import FakeLLM
@@ -303,7 +304,61 @@ async def test_bodies_have_a_limit_however_they_come(make_app):
             assert response.json()["title"] == "Too large"
 
 
-async def test_only_so_many_are_answered_at_once(make_app, gate):
+@pytest.fixture
+def patience(monkeypatch):
+    """Sets how long it is waited for a place."""
+    return lambda wait_s: monkeypatch.setattr(guard, "WAIT_S", wait_s)
+
+
+async def queued(places, number):
+    """Tasks that wait for a place, each in front of the next."""
+    tasks = [asyncio.ensure_future(places.take()) for _ in range(number)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+@pytest.mark.parametrize(("held_s", "waiting"), [(0.0, 9), (0.02, 9), (0.05, 5), (1.0, 2), (60.0, 2)])
+async def test_more_may_wait_the_sooner_places_are_given_back(patience, held_s, waiting):
+    patience(60.0)
+    places = Places(2, most_waiting=9)
+    places._held_s = held_s
+    assert [await places.take() for _ in range(2)] == [True, True]
+    tasks = await queued(places, 12)
+    await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [False] * waiting + [True] * (12 - waiting)
+    for at, task in enumerate(tasks[:waiting]):  # in turn
+        places.give_back(held_s)
+        assert await task is True
+        assert not any(later.done() for later in tasks[at + 1 : waiting])
+    assert not any(task.result() for task in tasks[waiting:])
+    assert (places.held, places._held_s) == (2, pytest.approx(held_s))
+
+
+async def test_who_leaves_the_queue_takes_no_place_along(patience):
+    patience(60.0)
+    places = Places(3, most_waiting=9)
+    assert [await places.take() for _ in range(3)] == [True] * 3
+    early, late, last = await queued(places, 3)
+    early.cancel()
+    await asyncio.wait((early,))
+    places.give_back(0.0)  # to the second, which is cancelled before it can run
+    late.cancel()
+    assert await last is True
+    places.give_back(0.0)
+    assert places.held == 2
+
+
+@pytest.mark.parametrize(
+    ("most", "cores", "model", "places"), [(0, 1, 0, 2), (0, 3, 0, 3), (0, 3, 1, 64), (5, 3, 1, 5)]
+)
+def test_places_suit_the_machine_and_what_answers(make_app, monkeypatch, most, cores, model, places):
+    monkeypatch.setattr(guard, "usable_cores", lambda: cores)
+    app = make_app(settings={"max_requests": most}, model=FakeLLM(lambda _prompt: "") if model else None)
+    assert guard.Limits(app.state.service).places["requests"].most == places
+
+
+async def test_only_so_many_are_answered_at_once(make_app, gate, patience):
+    patience(0.0)
     entered = []
     model = FakeLLM(lambda _prompt: entered.append(1) or str(gate.wait(60)))
     app = make_app(model=model, settings={"max_requests": 2})

@@ -1,4 +1,5 @@
 """The paths and fields that clients of before call, thin over what ``/v1`` does."""
+# ruff: noqa: UP013 - tables of fields
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Annotated, Final, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
-from pydantic import BaseModel, Field
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from agentic_retriever import __version__, schema
 from agentic_retriever.embeddings import ollama_models
@@ -18,7 +20,7 @@ from agentic_retriever.service.guard import allow
 from agentic_retriever.service.problems import PROBLEMS, Refused
 from agentic_retriever.service.queries import Limit, Offset, Shared
 from agentic_retriever.service.sending import unless_gone
-from agentic_retriever.service.settings import Role
+from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.service.state import Service
 from agentic_retriever.text.tokens import identifiers
 
@@ -28,11 +30,9 @@ _FALLBACKS: Final = ("synthesis.tier", "synthesis.llm", "synthesis.cloud")  # an
 
 asking = APIRouter(tags=["existing clients"], dependencies=[allow(Role.ASK)], responses=PROBLEMS)
 writing = APIRouter(
-    prefix="/api/admin/regulatory-documents",
-    tags=["existing clients"],
-    dependencies=[allow(Role.WRITE)],
+    prefix="/api/admin/regulatory-documents", tags=["existing clients"], dependencies=[allow(Role.WRITE)],
     responses=PROBLEMS,
-)
+)  # fmt: skip
 managing = APIRouter(tags=["existing clients"], dependencies=[allow(Role.ADMIN)], responses=PROBLEMS)
 open_to_all = APIRouter(tags=["existing clients"])
 
@@ -73,16 +73,28 @@ writing.get("/{document_id}")(documents.document)
 @writing.post("/{document_id}/reprocess")
 async def reprocess(document_id: models.DocumentId, service: Shared) -> models.DocumentOut:
     """Process a document again."""
-    return await documents.act(document_id, models.Action.REPROCESS, service)
+    return await documents.act(document_id, "reprocess", service)
 
 
 @writing.delete("/{document_id}")
 async def deactivate(document_id: models.DocumentId, service: Shared) -> models.DocumentOut:
     """Have a document no longer searched."""
-    return await documents.act(document_id, models.Action.DEACTIVATE, service)
+    return await documents.act(document_id, "deactivate", service)
 
 
 # Questions
+
+RagCitation = TypedDict("RagCitation", {
+    "document_title": str, "article_number": str, "section_title": str, "page_numbers": list[int],
+    "similarity_score": float, "rerank_score": float | None, "content_preview": str,
+})  # fmt: skip
+Performance = TypedDict("Performance", {
+    "embedding_ms": float, "retrieval_ms": float, "rerank_ms": float, "llm_ms": float, "total_ms": float,
+    "cache_hit": bool,
+})  # fmt: skip
+RagAnswer = TypedDict("RagAnswer", {
+    "answer": str, "citations": list[RagCitation], "performance": Performance, "query_id": str,
+})  # fmt: skip
 
 
 class RagQuery(models.In):
@@ -90,71 +102,53 @@ class RagQuery(models.In):
 
     query: models.Query
     user_id: models.Identity | None = None
-    conversation_id: models.Identity | None = None
-
-
-class RagCitation(BaseModel):
-    """What an answer stands on."""
-
-    document_title: str
-    article_number: str
-    section_title: str
-    page_numbers: list[int]
-    similarity_score: float
-    rerank_score: float | None
-    content_preview: str
-
-    @classmethod
-    def of(cls, citation: schema.Citation) -> RagCitation:
-        final = citation.scores.get("final", citation.score)
-        reranked = "retrieved" in citation.scores
-        return cls(
-            document_title=citation.title or citation.doc_id,
-            article_number=citation.article,
-            section_title=citation.section,
-            page_numbers=list(citation.pages or ([citation.page] if citation.page is not None else [])),
-            similarity_score=citation.scores.get("retrieved", final),
-            rerank_score=final if reranked else None,
-            content_preview=citation.quote[:PREVIEW],
-        )
-
-
-class Performance(BaseModel):
-    """Milliseconds by step."""
-
-    embedding_ms: float
-    retrieval_ms: float
-    rerank_ms: float
-    llm_ms: float
-    total_ms: float
-    cache_hit: bool
-
-    @classmethod
-    def of(cls, answer: schema.Answer) -> Performance:
-        steps = ("embedding", "retrieval", "rerank", "llm", "total")
-        return cls(**{f"{step}_ms": answer.timings_ms.get(step, 0.0) for step in steps}, cache_hit=answer.cached)
-
-
-class RagAnswer(BaseModel):
-    """An answer with its citations."""
-
-    answer: str
-    citations: list[RagCitation]
-    performance: Performance
-    query_id: str
+    conversation_id: models.ConversationId | None = None
 
 
 @asking.post("/api/admin/rag/query")
 async def rag_query(asked: RagQuery, request: Request, service: Shared) -> RagAnswer:
     """Answer a question."""
-    asker = {name: given for name, given in asked.model_dump(exclude={"query"}).items() if given}
+    caller: Caller = request.state.caller
+    asker = {"user_id": asked.user_id or "", "conversation_id": caller.own(asked.conversation_id or "")}
     answer = await unless_gone(request, service.query(asked.query, **asker))
-    return RagAnswer(
-        answer=answer.text,
-        citations=list(map(RagCitation.of, answer.citations)),
-        performance=Performance.of(answer),
-        query_id=answer.query_id,
-    )
+    ms = answer.timings_ms
+    return {
+        "answer": answer.text,
+        "citations": list(map(_rag_citation, answer.citations)),
+        "performance": {
+            "embedding_ms": ms.get("embedding", 0.0), "retrieval_ms": ms.get("retrieval", 0.0),
+            "rerank_ms": ms.get("rerank", 0.0), "llm_ms": ms.get("llm", 0.0), "total_ms": ms.get("total", 0.0),
+            "cache_hit": answer.cached,
+        },
+        "query_id": answer.query_id,
+    }  # fmt: skip
+
+
+def _rag_citation(citation: schema.Citation) -> RagCitation:
+    scores, final = citation.scores, citation.scores.get("final", citation.score)
+    return {
+        "document_title": citation.title or citation.doc_id,
+        "article_number": citation.article,
+        "section_title": citation.section,
+        "page_numbers": list(citation.pages or ([citation.page] if citation.page is not None else [])),
+        "similarity_score": scores.get("retrieved", final),
+        "rerank_score": final if "retrieved" in scores else None,
+        "content_preview": citation.quote[:PREVIEW],
+    }
+
+
+ApiCitation = TypedDict("ApiCitation", {
+    "id": int, "document": str, "source": str, "reference": str, "page": int | None, "excerpt": str, "url": str,
+    "confidence": float,
+})  # fmt: skip
+ApiMetadata = TypedDict("ApiMetadata", {
+    "query_type": str, "entities_detected": list[str], "confidence_overall": float, "sources_count": int,
+    "response_time_ms": float,
+})  # fmt: skip
+ApiAnswer = TypedDict("ApiAnswer", {"answer": str, "citations": list[ApiCitation], "metadata": ApiMetadata})
+Source = TypedDict("Source", {"namespace": str, "description": str, "documents": int})
+Sources = TypedDict("Sources", {"sources": list[Source], "namespaces": list[str]})
+ApiHealth = TypedDict("ApiHealth", {"status": str, "service": str, "version": str})
 
 
 class ApiQuestion(models.In):
@@ -165,65 +159,34 @@ class ApiQuestion(models.In):
     top_k: Annotated[int, Field(ge=1, le=100, strict=True)] = 5
 
 
-class ApiCitation(BaseModel):
-    """What an answer stands on."""
-
-    id: int
-    document: str
-    source: str
-    reference: str
-    page: int | None
-    excerpt: str
-    url: str
-    confidence: float
-
-    @classmethod
-    def of(cls, citation: schema.Citation) -> ApiCitation:
-        return cls(
-            id=citation.number,
-            document=citation.title or citation.doc_id,
-            source=citation.source,
-            reference=citation.section or citation.article,
-            page=citation.page,
-            excerpt=citation.quote[:PREVIEW],
-            url=citation.source if citation.source.startswith(("https://", "http://")) else source_url(citation),
-            confidence=citation.score,
-        )
-
-
-class ApiMetadata(BaseModel):
-    """How an answer came about."""
-
-    query_type: str
-    entities_detected: list[str]
-    confidence_overall: float
-    sources_count: int
-    response_time_ms: float
-
-
-class ApiAnswer(BaseModel):
-    """An answer with its citations."""
-
-    answer: str
-    citations: list[ApiCitation]
-    metadata: ApiMetadata
-
-
 @asking.post("/api/query")
 async def api_query(asked: ApiQuestion, request: Request, service: Shared) -> ApiAnswer:
     """Answer a question."""
     answer = await unless_gone(request, service.query(asked.question, index=asked.namespace, top_k=asked.top_k))
-    return ApiAnswer(
-        answer=answer.text,
-        citations=list(map(ApiCitation.of, answer.citations)),
-        metadata=ApiMetadata(
-            query_type=answer.route.complexity.value,
-            entities_detected=identifiers(asked.question),
-            confidence_overall=answer.confidence.score,
-            sources_count=len({citation.doc_id for citation in answer.citations}),
-            response_time_ms=answer.timings_ms.get("total", 0.0),
-        ),
-    )
+    return {
+        "answer": answer.text,
+        "citations": list(map(_api_citation, answer.citations)),
+        "metadata": {
+            "query_type": answer.route.complexity.value,
+            "entities_detected": identifiers(asked.question),
+            "confidence_overall": answer.confidence.score,
+            "sources_count": len({citation.doc_id for citation in answer.citations}),
+            "response_time_ms": answer.timings_ms.get("total", 0.0),
+        },
+    }
+
+
+def _api_citation(citation: schema.Citation) -> ApiCitation:
+    return {
+        "id": citation.number,
+        "document": citation.title or citation.doc_id,
+        "source": citation.source,
+        "reference": citation.section or citation.article,
+        "page": citation.page,
+        "excerpt": citation.quote[:PREVIEW],
+        "url": citation.source if citation.source.startswith(("https://", "http://")) else source_url(citation),
+        "confidence": citation.score,
+    }
 
 
 def source_url(citation: schema.Citation) -> str:
@@ -234,85 +197,49 @@ def source_url(citation: schema.Citation) -> str:
     return f"/source?{urlencode(at)}#span"
 
 
-class Source(BaseModel):
-    """An index."""
-
-    namespace: str
-    description: str
-    documents: int
-
-
-class Sources(BaseModel):
-    """What can be searched."""
-
-    sources: list[Source]
-    namespaces: list[str]
-
-
 @asking.get("/api/sources")
 async def api_sources(service: Shared) -> Sources:
     """List what can be searched."""
     found = await documents.indexes(service)
-    sources = [Source(namespace=one.name, description=one.description, documents=one.documents) for one in found]
-    return Sources(sources=sources, namespaces=[one.name for one in found])
-
-
-class ApiHealth(BaseModel):
-    """The process answers."""
-
-    status: str
-    service: str
-    version: str
+    sources: list[Source] = [
+        {"namespace": one.name, "description": one.description, "documents": one.documents} for one in found
+    ]
+    return {"sources": sources, "namespaces": [one.name for one in found]}
 
 
 @open_to_all.get("/api/health")
 async def api_health() -> ApiHealth:
     """Tell that the process answers."""
-    return ApiHealth(status="ok", service="agentic-retriever", version=__version__)
+    return {"status": "ok", "service": "agentic-retriever", "version": __version__}
 
 
 # History and state
 
-
-class RagEntry(BaseModel):
-    """A question of the history."""
-
-    id: str
-    query_text: str
-    complexity: str
-    llm_tier: str
-    was_cache_hit: bool
-    total_ms: float | None
-    created_at: datetime | None
+RagEntry = TypedDict("RagEntry", {
+    "id": str, "query_text": str, "complexity": str, "llm_tier": str, "was_cache_hit": bool, "total_ms": float | None,
+    "created_at": datetime | None,
+})  # fmt: skip
+RagAnalytics = TypedDict("RagAnalytics", {
+    "total_queries": int, "simple_queries": int, "complex_queries": int, "cache_hit_rate": float,
+    "avg_response_time_ms": float, "cost_savings_usd": float,
+})  # fmt: skip
+RagHealth = TypedDict("RagHealth", {"ollama": bool, "qdrant": bool, "reranker": bool, "embeddings_cached": int})
+RoutingMetrics = TypedDict("RoutingMetrics", {
+    "total_requests": int, "local_requests": int, "cloud_requests": int, "fallback_requests": int,
+    "cost_savings_usd": float, "local_percentage": float,
+})  # fmt: skip
 
 
 @managing.get("/api/admin/rag/queries")
 async def rag_queries(service: Shared, limit: Limit = 50) -> list[RagEntry]:
     """List what was asked, the newest first."""
-    found = await service.run(service.router.history.list, limit=limit)
     return [
-        RagEntry(
-            id=entry.query_id,
-            query_text=entry.query,
-            complexity=entry.complexity,
-            llm_tier=entry.tier,
-            was_cache_hit=entry.cached,
-            total_ms=entry.timings_ms.get("total"),
-            created_at=entry.recorded_at,
-        )
-        for entry in found
-    ]
-
-
-class RagAnalytics(BaseModel):
-    """The history in figures."""
-
-    total_queries: int
-    simple_queries: int
-    complex_queries: int
-    cache_hit_rate: float
-    avg_response_time_ms: float
-    cost_savings_usd: float
+        {
+            "id": entry.query_id, "query_text": entry.query, "complexity": entry.complexity, "llm_tier": entry.tier,
+            "was_cache_hit": entry.cached, "total_ms": entry.timings_ms.get("total"), "created_at": entry.recorded_at,
+        }
+        for entry in await service.run(service.router.history.list, limit=limit)
+    ]  # fmt: skip
 
 
 @managing.get("/api/admin/rag/analytics")
@@ -320,31 +247,19 @@ async def rag_analytics(service: Shared) -> RagAnalytics:
     """Sum up the history."""
     found = await service.run(service.router.analytics)
     total = found.latency_ms.get("total")
-    return RagAnalytics(
-        total_queries=found.queries,
-        simple_queries=found.simple,
-        complex_queries=found.complex,
-        cache_hit_rate=found.cache_hit_rate or 0.0,
-        avg_response_time_ms=total.mean_ms if total else 0.0,
-        cost_savings_usd=found.saved_usd or 0.0,
-    )
+    return {
+        "total_queries": found.queries, "simple_queries": found.simple, "complex_queries": found.complex,
+        "cache_hit_rate": found.cache_hit_rate or 0.0, "avg_response_time_ms": total.mean_ms if total else 0.0,
+        "cost_savings_usd": found.saved_usd or 0.0,
+    }  # fmt: skip
 
 
 managing.post("/api/admin/rag/cache/clear")(system.clear_cache)
 
 
-class RagHealth(BaseModel):
-    """Whether what answers need is there, and how many vectors are kept."""
-
-    ollama: bool
-    qdrant: bool
-    reranker: bool
-    embeddings_cached: int
-
-
 @managing.get("/api/admin/rag/health")
 async def rag_health(service: Shared) -> RagHealth:
-    """Look at what answers need."""
+    """Look whether what answers need is there, and how many vectors are kept."""
     return await service.run(_rag_health, service)
 
 
@@ -354,34 +269,20 @@ def _rag_health(service: Service) -> RagHealth:
         served = ollama_models(router.config, timeout_s=1.0)
     except ConfigError:  # where it listens is no address
         served = None
-    return RagHealth(
-        ollama=served is not None,
-        qdrant=all(not one.problem for one in documents.list_indexes(router)),
-        reranker=router.config.reranker != "none",
-        embeddings_cached=router.resources.embedding().cached,
-    )
-
-
-class RoutingMetrics(BaseModel):
-    """Who wrote the answers."""
-
-    total_requests: int
-    local_requests: int
-    cloud_requests: int
-    fallback_requests: int
-    cost_savings_usd: float
-    local_percentage: float
+    return {
+        "ollama": served is not None,
+        "qdrant": all(not one.problem for one in documents.list_indexes(router)),
+        "reranker": router.config.reranker != "none",
+        "embeddings_cached": router.resources.embedding().cached,
+    }
 
 
 @managing.get("/llm-metrics/routing")
 async def llm_routing(service: Shared) -> RoutingMetrics:
     """Count who wrote the answers, and what that saved."""
     found = await service.run(service.router.analytics)
-    return RoutingMetrics(
-        total_requests=found.answered,
-        local_requests=found.local,
-        cloud_requests=found.answered - found.local,
-        fallback_requests=sum(found.fallbacks.get(step, 0) for step in _FALLBACKS),
-        cost_savings_usd=found.saved_usd or 0.0,
-        local_percentage=100 * (found.local_share or 0.0),
-    )
+    return {
+        "total_requests": found.answered, "local_requests": found.local, "cloud_requests": found.answered - found.local,
+        "fallback_requests": sum(found.fallbacks.get(step, 0) for step in _FALLBACKS),
+        "cost_savings_usd": found.saved_usd or 0.0, "local_percentage": 100 * (found.local_share or 0.0),
+    }  # fmt: skip

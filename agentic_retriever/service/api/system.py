@@ -5,12 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from agentic_retriever import __version__
+from agentic_retriever.cache import CacheStats
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.metrics import CONTENT_TYPE
 from agentic_retriever.service.problems import PROBLEMS
 from agentic_retriever.service.queries import Shared
+from agentic_retriever.service.sending import as_json
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service
 
@@ -61,10 +63,10 @@ def _look(service: Service) -> None:
         set_("breaker_open", client.who, float(not client.available))
 
 
-@caches.get("/cache")
-async def cache(service: Shared) -> models.CacheOut:
-    """Count what the answer cache did."""
-    return models.CacheOut(**(await service.run(service.router.cache.stats)).to_dict())
+@caches.get("/cache", response_model=CacheStats)
+async def cache(service: Shared) -> Response:
+    """Count what the answer cache did since the process began."""
+    return as_json((await service.run(service.router.cache.stats)).to_dict())
 
 
 @caches.delete("/cache")
