@@ -7,15 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
 from operator import add
 from statistics import median
-from threading import Lock
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from cachetools import LRUCache, cached
 from typing_extensions import override
 
 from agentic_retriever.errors import RoutingError
@@ -238,29 +235,18 @@ def _nearest_means(vector: Vector, profiles: Profiles) -> list[float]:
     """Mean cosine to the nearest samples of each index; of many indexes only the nearest are looked at closely.
 
     What an index looks like by few of its samples is enough to rule out those that are far, and reading all samples of
-    twenty indexes would take longer than all the rest of routing.
+    twenty indexes would take longer than all the rest of routing. One product for each index: OpenBLAS shares one of
+    all of them among threads, which wait for each other for many milliseconds on a busy machine.
     """
     limit = max(_MIN_SAMPLES, _MAX_SAMPLES // max(1, len(profiles)))
     if len(profiles) <= _FEW:
         return [_nearest_mean(vector, _last_thinned(profile.sample, limit)) for profile in profiles]
-    samples = tuple(profile.sample for profile in profiles)
-    if any(sample.ndim != 2 or not len(sample) or sample.shape[1] != len(vector) for sample in samples):
-        return [math.nan]
-    _, few, ends = _glances(samples)
-    cosines = few @ vector
-    means = [_mean_of_nearest(cosines[start:end]) for start, end in pairwise([0, *ends])]
+    means = [_nearest_mean(vector, _last_thinned(profile.sample, _GLANCE)) for profile in profiles]
     if not all(map(math.isfinite, means)):
         return means
     for at in sorted(range(len(profiles)), key=lambda at: -means[at])[:_CLOSELY]:
         means[at] = _nearest_mean(vector, _last_thinned(profiles[at].sample, limit))
     return means
-
-
-@cached(LRUCache(4), key=lambda samples: tuple(map(id, samples)), lock=Lock())
-def _glances(samples: tuple[Vector, ...]) -> tuple[tuple[Vector, ...], Vector, list[int]]:
-    """Few samples of each index below each other, and where those of each end; an entry keeps what its key is of."""
-    few = [thinned(sample, _GLANCE) for sample in samples]
-    return samples, np.concatenate(few), np.cumsum([len(rows) for rows in few]).tolist()
 
 
 def cosine_spread(profiles: Profiles) -> float:
@@ -284,10 +270,7 @@ def _nearest_mean(vector: Vector, sample: Vector) -> float:
     """Mean cosine to the nearest samples; NaN when there are none or they are of another dimension."""
     if sample.ndim != 2 or not len(sample) or sample.shape[1] != len(vector):
         return math.nan
-    return _mean_of_nearest(sample @ vector)
-
-
-def _mean_of_nearest(cosines: Vector) -> float:
+    cosines = sample @ vector
     if len(cosines) > _NEAREST:
         cosines.partition(len(cosines) - _NEAREST)  # in place; NaN sorts last, so that it is not overlooked
     nearest: list[float] = cosines[-_NEAREST:].tolist()
