@@ -9,7 +9,7 @@ import secrets
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,7 +46,7 @@ WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
 WAITING: Final = 8  # who may wait for each place
 WAIT_S: Final = 5.0
 WAIT_IN_CROWD_S: Final = 0.1
-LATELY: Final = 0.1  # weight of the newest in what is remembered
+LASTING_S: Final = 0.5  # somebody always waits
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -176,41 +176,43 @@ _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2,
 
 
 class Places:
-    """Places for what is under way at once, and a wait for one, in turn.
+    """Places for what is under way at once, and a short wait for one, in turn.
 
-    As many as there are places may wait, and more where the wait will be short, as by the time that a place was held of
-    late. So those who get in are still answered quickly in a crowd, and the others come again.
+    A burst that is soon over turns nobody away. In a crowd that lasts, the wait is so short that those who get in are
+    still answered quickly, and the others come again.
     """
 
-    def __init__(self, most: int, *, most_waiting: int = 0) -> None:
-        self.most, self.held, self._most_waiting = most, 0, most_waiting
+    def __init__(self, most: int, *, most_waiting: int = 0, timer: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.held = most, 0
+        self._most_waiting, self._timer = most_waiting, timer
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._held_s = 0.0  # by one, of late
+        self._crowded_since = 0.0
 
     async def take(self) -> bool:
         """Take a place, which is to be given back; ``False`` if there is none."""
         if self.held < self.most:
             self.held += 1
             return True
-        ahead = len(self._waiting)
-        if ahead >= self._most_waiting or (ahead >= self.most and ahead * self._held_s > WAIT_IN_CROWD_S * self.most):
+        if len(self._waiting) >= self._most_waiting:
             return False
+        if not self._waiting:
+            self._crowded_since = self._timer()
+        lasting = self._timer() - self._crowded_since > LASTING_S
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            await asyncio.wait((turn,), timeout=WAIT_S)
+            await asyncio.wait((turn,), timeout=WAIT_IN_CROWD_S if lasting else WAIT_S)
         except asyncio.CancelledError:
             if turn.done():
-                self.give_back(self._held_s)
+                self.give_back()
             raise
         finally:
             if not turn.done():
                 self._waiting.remove(turn)
         return turn.done()
 
-    def give_back(self, held_s: float) -> None:
-        """Let the next who waits have the place, which was held for some seconds."""
-        self._held_s += (held_s - self._held_s) * LATELY
+    def give_back(self) -> None:
+        """Let the next who waits have the place."""
         if self._waiting:
             self._waiting.popleft().set_result(None)
         else:
@@ -287,11 +289,10 @@ class Limits:
             return
         if not await places.take():
             raise busy(f"{places.most} {kind} are under way; try again soon")
-        since = time.monotonic()
         try:
             yield
         finally:
-            places.give_back(time.monotonic() - since)
+            places.give_back()
 
     def bounded(self, receive: Receive, headers: Headers) -> Receive:
         """Return what receives no more than is allowed, and waits no longer than is allowed."""

@@ -137,8 +137,7 @@ def focus_on(page, label, most=80):
 
 
 def test_signing_in_and_out(browser, make_app, serve, keys):
-    context = browser.new_context(base_url=serve(make_app()))
-    page = context.new_page()
+    page = browser.new_page(base_url=serve(make_app()))
     page.goto("/documents")
     for key, then in (("ar_wrong", "text=not known"), (keys["ask"], "#document-rows")):
         page.fill("[name=key]", key)
@@ -146,7 +145,7 @@ def test_signing_in_and_out(browser, make_app, serve, keys):
         page.wait_for_selector(then)
     page.click("text=Sign out")
     page.wait_for_selector("[name=key]")
-    context.close()
+    page.close()
 
 
 def test_everything_can_be_done_with_the_keyboard(page):

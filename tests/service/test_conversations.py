@@ -49,8 +49,8 @@ async def test_a_history_without_texts_keeps_no_meaning(make_app, kept):
 
 async def test_another_process_goes_on_with_what_was_meant(make_app):
     async with client_of(make_app()) as client:
-        await ask(client, FIRST, conversation_id="c-1")
-        await ask(client, THEN, conversation_id="c-1")
+        for query in (FIRST, THEN):
+            await ask(client, query, conversation_id="c-1")
         await client.get("/v1/queries")  # which are written by then
     async with client_of(make_app()) as client:
         found = await ask(client, "And the horse?", conversation_id="c-1")

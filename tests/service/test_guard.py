@@ -306,7 +306,8 @@ async def test_bodies_have_a_limit_however_they_come(make_app):
 
 @pytest.fixture
 def patience(monkeypatch):
-    """Sets how long it is waited for a place."""
+    """Sets how long it is waited for a place; in a crowd that lasts it is not."""
+    monkeypatch.setattr(guard, "WAIT_IN_CROWD_S", 0.0)
     return lambda wait_s: monkeypatch.setattr(guard, "WAIT_S", wait_s)
 
 
@@ -317,35 +318,45 @@ async def queued(places, number):
     return tasks
 
 
-@pytest.mark.parametrize(("held_s", "waiting"), [(0.0, 9), (0.02, 9), (0.05, 5), (1.0, 2), (60.0, 2)])
-async def test_more_may_wait_the_sooner_places_are_given_back(patience, held_s, waiting):
+async def test_a_burst_gets_its_places_in_turn(patience):
     patience(60.0)
-    places = Places(2, most_waiting=9)
-    places._held_s = held_s
+    places = Places(2, most_waiting=3)
     assert [await places.take() for _ in range(2)] == [True, True]
-    tasks = await queued(places, 12)
-    await asyncio.sleep(0)
-    assert [task.done() for task in tasks] == [False] * waiting + [True] * (12 - waiting)
-    for at, task in enumerate(tasks[:waiting]):  # in turn
-        places.give_back(held_s)
+    waiting = await queued(places, 3)
+    assert await places.take() is False  # no more may wait
+    for at, task in enumerate(waiting):
+        places.give_back()
         assert await task is True
-        assert not any(later.done() for later in tasks[at + 1 : waiting])
-    assert not any(task.result() for task in tasks[waiting:])
-    assert (places.held, places._held_s) == (2, pytest.approx(held_s))
+        assert not any(later.done() for later in waiting[at + 1 :])
+
+
+async def test_in_a_crowd_that_lasts_nobody_waits_for_long(patience):
+    patience(60.0)
+    now = [0.0]
+    places = Places(1, most_waiting=9, timer=lambda: now[0])
+    await places.take()
+    [first] = await queued(places, 1)
+    now[0] = 61.0
+    assert await places.take() is False
+    places.give_back()
+    assert await first is True
+    [calm] = await queued(places, 1)  # nobody waited any more
+    places.give_back()
+    assert await calm is True
 
 
 async def test_who_leaves_the_queue_takes_no_place_along(patience):
     patience(60.0)
-    places = Places(3, most_waiting=9)
-    assert [await places.take() for _ in range(3)] == [True] * 3
+    places = Places(1, most_waiting=9)
+    await places.take()
     early, late, last = await queued(places, 3)
     early.cancel()
     await asyncio.wait((early,))
-    places.give_back(0.0)  # to the second, which is cancelled before it can run
+    places.give_back()  # to the second, which is cancelled before it can run
     late.cancel()
     assert await last is True
-    places.give_back(0.0)
-    assert places.held == 2
+    places.give_back()
+    assert (places.held, await places.take()) == (0, True)
 
 
 @pytest.mark.parametrize(

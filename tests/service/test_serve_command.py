@@ -20,19 +20,11 @@ class Served:
     """A service in a process of its own."""
 
     def __init__(self, folder, *options):
-        command = [
-            sys.executable,
-            "-m",
-            "agentic_retriever",
-            "--data-dir",
-            str(folder / "data"),
-            "serve",
-            "--port",
-            "0",
-        ]
+        data = str(folder / "data")
+        command = [sys.executable, "-m", "agentic_retriever", "--data-dir", data, "serve", "--port", "0", *options]
         ours = environment(EMBEDDING_MODEL="local")
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        self.process = subprocess.Popen([*command, *options], env=ours, cwd=folder, **pipes)
+        self.process = subprocess.Popen(command, env=ours, cwd=folder, **pipes)
         self.said = []
         self.reader = threading.Thread(target=lambda: self.said.extend(iter(self.process.stdout.readline, "")))
         self.reader.start()
