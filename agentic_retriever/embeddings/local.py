@@ -154,6 +154,7 @@ def _load_e5() -> _Engine:
 def _session(model: bytes | str) -> Any:  # noqa: ANN401 - it has no types
     import onnxruntime  # noqa: PLC0415 - optional extra
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # each thread of ours runs one text
     # The next level fuses Add and LayerNormalization into one step that takes longer than both.

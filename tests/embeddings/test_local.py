@@ -55,6 +55,15 @@ class Engine:
         return np.array([len(text), sum(map(ord, text)), is_query, 1.0], dtype=np.float32)
 
 
+def test_no_telemetry_is_collected(monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra 'local' is not installed")
+    calls = []
+    monkeypatch.setattr(onnxruntime, "disable_telemetry_events", lambda: calls.append("telemetry"))
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_args, **_options: calls.append("session"))
+    local._session(b"")
+    assert calls == ["telemetry", "session"]
+
+
 def stand_in(patch, engine, cores=3):
     patch.setattr(local, "_load_e5", lambda: engine)
     patch.setattr(local, "usable_cores", lambda: cores)
