@@ -108,12 +108,12 @@ class DocumentWorker:
         with reader:
             while not self._stopping.is_set():
                 try:
+                    self._settle(FLUSH_EVERY_S, BUILD_EVERY_S)
                     self._documents.check_folder()
                     now = time.monotonic()
                     record = self._claims.take(without=[name for name, until in self._busy.items() if until > now])
                     if record is not None:
                         self._process(record, reader)
-                        self._settle(FLUSH_EVERY_S, BUILD_EVERY_S)
                         continue
                     self._settle(0.0, 0.0)
                 except errors.StoreClosedError:

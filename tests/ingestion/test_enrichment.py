@@ -99,13 +99,17 @@ def test_records_and_documents_of_callers_stay_as_they_are(kind):
 
 # What a model is asked for, and what of its reply is taken.
 
-LETTER = """# Transport Office of Lund
+LETTER = (
+    """# Transport Office of Lund
 
 Lund, 3 March 2021. To Volvo Buses: the permit for electric buses holds until 5/6/2024.
 
 ## Charging stations
 
-""" + "The office counts the buses. " * 200 + "The last word is kumquat."
+"""
+    + "The office counts the buses. " * 200
+    + "The last word is kumquat."
+)
 REPLY = """Here it is:
 ```json
 {"source": "Transport Office of Lund", "document_type": "Permit letter", "document_date": "2021-03-03",
@@ -150,7 +154,9 @@ def test_rules_and_callers_go_before_a_model_and_it_is_not_asked_for_what_they_s
     assert len(llm.prompts) == 1
 
 
-@pytest.mark.parametrize("reply", [RuntimeError("down"), "I cannot say.", "{" * 9_000, "[]", "{}", '{"author": "Lund"}'])
+@pytest.mark.parametrize(
+    "reply", [RuntimeError("down"), "I cannot say.", "{" * 9_000, "[]", "{}", '{"author": "Lund"}']
+)
 def test_a_model_that_fails_or_says_nothing_leaves_what_rules_found(reply):
     plain = document(f"Date: 5 May 2022\n\n{LETTER}", kind="md")
     assert enrich(plain, tiers(FakeLLM([reply]))) == enrich(plain)

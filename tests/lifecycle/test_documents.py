@@ -156,7 +156,7 @@ def test_worker_and_folder_have_a_model_describe_a_document_where_one_is_set(tmp
     bench.router.add_index("folder", tmp_path / "in")
     [added] = bench.documents.list(index="folder")
     assert (added.tags, added.document_type) == (("postman",), "note")
-    assert len(llm.prompts) == 4  # one for each document, and one for the titles of its sections
+    assert len(llm.prompts) == 2  # one for each document, as there are no sections to name
     bench.close()
 
 
