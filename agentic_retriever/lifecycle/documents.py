@@ -281,8 +281,9 @@ class Documents:
 
     def check_folder(self) -> None:
         """Raise a ``StoreError`` where a configured folder is not there, as when it is not mounted, or is read-only."""
-        if self._resources.config.storage_folder and not os.access(self.folder, os.W_OK | os.X_OK):
-            what = "cannot be written" if self.folder.is_dir() else "is not there"
+        is_there = self.folder.is_dir()
+        if self._resources.config.storage_folder and not (is_there and os.access(self.folder, os.W_OK | os.X_OK)):
+            what = "cannot be written" if is_there else "is not there"
             raise errors.StoreError(f"storage_folder {self.folder} {what}; mount it, or set storage_folder to another")
 
     def recover(self) -> None:

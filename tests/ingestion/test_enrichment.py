@@ -175,6 +175,7 @@ def test_the_cloud_stands_in_for_a_local_model_that_is_down():
         ({"document_type": "a report on all of it"}, {}),
         ({"document_type": "law 2"}, {}),
         ({"document_type": ["Ley", "Law"]}, {"document_type": "ley"}),
+        ({"document_type": "โฉนดที่ดิน"}, {"document_type": "โฉนดที่ดิน"}),
         ({"document_date": "2021-03-04"}, {}),  # no such day in the text
         ({"document_date": "March 2021"}, {}),
         ({"document_date": 2021}, {}),
