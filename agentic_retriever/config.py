@@ -123,6 +123,11 @@ class RouterConfig(BaseSettings):
     data_dir: Path = _setting(
         Path("agentic-retriever-data"), "folder that holds the indexes; open only folders you trust"
     )
+    storage_folder: str = _setting(
+        "",
+        "folder that keeps the files of documents, shared by the machines that share a catalog, and by no other "
+        "catalog; it must be there; empty for DATA_DIR/files",
+    )
 
     embedding_model: str = _setting(
         "auto",
@@ -153,8 +158,9 @@ class RouterConfig(BaseSettings):
 
     section_mapping_model: str = _setting(
         "none",
-        "model that names the main sections of documents that are added, such as ollama:qwen2.5:3b, with llm_cloud "
-        "behind it; values as for llm; none takes their headings",
+        "model that describes documents that are added, such as ollama:qwen2.5:3b, with llm_cloud behind it: the names "
+        "of their main sections, and metadata that rules do not find; values as for llm; none leaves it to headings "
+        "and rules",
     )
 
     chunk_size: int = _setting(512, "largest chunk", "tokens", ge=32, le=8192)

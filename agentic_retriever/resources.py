@@ -130,13 +130,14 @@ class Resources:
                 f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
                 "as in RouterConfig(llm='ollama:llama3:8b')"
             )
-        # What names the sections of documents; the cloud tier stands in for it.
+        # What describes documents and names their sections; the cloud tier stands in for it.
         named = config.with_changes(llm=config.section_mapping_model, llm_small="none")
         self.section_model = None if config.section_mapping_model == "none" else build_client(named)
         # The models that write answers: the given one and the configured ones, or none.
         self.model = build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
         # All settings in short, secrets as stars; where its files are differs from machine to machine.
-        self.config_key = cache_key(**{name: v for name, v in config.to_dict().items() if name != "data_dir"})
+        places = {"data_dir", "storage_folder"}
+        self.config_key = cache_key(**{name: v for name, v in config.to_dict().items() if name not in places})
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
         self.redis = open_link(config)

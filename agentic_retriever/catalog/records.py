@@ -30,7 +30,7 @@ class DocumentRecord(Record):
     document_type: str = ""  # Such as "circular"
     document_number: str = ""  # Such as "12/2024"
     filename: str = ""  # As the caller named it, without folders
-    stored_filename: str = ""  # Of its bytes in DATA_DIR/files; empty for what was read where it lies
+    stored_filename: str = ""  # Of its bytes in the storage folder; empty for what was read where it lies
     file_hash: str = ""  # SHA-256 of the bytes, hexadecimal
     status: DocumentStatus  # Where it is in its life
     processing_progress: int = 0  # 0 to 100

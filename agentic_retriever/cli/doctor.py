@@ -171,6 +171,7 @@ def _history(config: RouterConfig) -> Finding:
 def _indexes(config: RouterConfig) -> Iterator[Finding]:
     try:
         with terminal.opened_router(config) as router:
+            router.documents.check_folder()
             names = router.index_names()
             if not names:
                 yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")

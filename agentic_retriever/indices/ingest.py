@@ -78,7 +78,7 @@ class Indexer:
         guard: Callable[[], None] = lambda: None,
     ) -> None:
         self._index = index
-        self._model = model  # that names sections
+        self._model = model  # that describes documents and names their sections
         self._guard = (
             guard  # raises where this writer may not write any more; asked under the lock that it writes under
         )
@@ -207,8 +207,8 @@ class Indexer:
         self._stage(entry, lambda: self._cut(document), anew=anew)
 
     def _cut(self, document: ingestion.SourceDocument) -> list[TextNode]:
-        """Cut a document into nodes that have what rules find in it, and keep what its record is told."""
-        values, origins = enrichment.enrich(document)
+        """Cut a document into nodes that have what is found in it, and keep what its record is told."""
+        values, origins = enrichment.enrich(document, self._model)
         settings = self._index.manifest.chunk_settings
         nodes = ingestion.chunk_document(replace(document, metadata=values), settings)
         titles: dict[str, str] = {}

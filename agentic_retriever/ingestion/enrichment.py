@@ -1,16 +1,16 @@
-"""What is known of a document beside its text: metadata that rules find, each with where it comes from.
+"""What is known of a document beside its text: metadata that rules and a model find, each with where it comes from.
 
 The rules are patterns in a file (``DATA_DIR/patterns.yaml`` or ``.json``, see docs/documents.md) behind those of the
 package. A pattern is a regular expression without regard to letter case; what its first group, or all of it, matches is
-the value. What a document brings itself, or its caller says, is never overwritten. Nothing found joins the text that
-is embedded.
+the value. What a document brings itself, or its caller says, is never overwritten. A model is asked for the rest, and
+believed where the document says so. Nothing found joins the text that is embedded.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -26,7 +26,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from agentic_retriever.errors import ConfigError, SourceError
 from agentic_retriever.ingestion.documents import SourceDocument, clean_text, flat_metadata
+from agentic_retriever.ingestion.structure import split_sections
+from agentic_retriever.llm import ModelClient, ask, containers, json_values
+from agentic_retriever.llm.calls import FAILURES
+from agentic_retriever.llm.prompts import DESCRIBED, description_prompt
 from agentic_retriever.text.numbers import find_dates
+from agentic_retriever.text.scripts import UNSPACED
 
 PATTERN_FILES: Final = ("patterns.yaml", "patterns.yml", "patterns.json")
 ORIGINS: Final = "_origins"  # in the metadata of a record: where each of the others comes from
@@ -39,6 +44,12 @@ _MAX_FILE_BYTES: Final = 200_000
 _HEAD: Final = 20_000  # characters in which a source, a type, a number and dates are looked for
 _BODY: Final = 400_000  # likewise articles, entities and tags
 _MAX_VALUES, _MAX_CHARS = 50, 120
+_SHOWN: Final = 3_000  # characters of the beginning that a model is shown, with so many headings
+_MAX_HEADINGS: Final = 30
+_MAX_NAME: Final = 80  # characters of a name or a word that a model gives, of which a list has so many
+_MAX_NAMES: Final = 10
+_WORD: Final = r"(?:[A-Za-z'-]|[^\x00-\x7f\s\d])+"  # of any script, marks of its letters included
+_TYPE: Final = re.compile(f"{_WORD}(?: {_WORD}){{0,2}}")
 _DATE_KEYS: Final = ("document_date", "date", "published", "issued", "fecha", "created")
 _YEAR: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _BRINGS: Final = {"md": "front matter", "pdf": "pdf", "jsonl": "record"}
@@ -164,15 +175,21 @@ def _first(patterns: Sequence[str], text: str) -> str:
 
 def iso_date(text: str) -> str:
     """Read the first whole date of a short text as YYYY-MM-DD; empty where there is none."""
-    for found in find_dates(text[:200]):
+    return next(_days(text[:200]), "")
+
+
+def _days(text: str) -> Iterator[str]:
+    for found in find_dates(text):
         for year, month, day in found.readings:
             with suppress(ValueError):
-                return date(year or 0, month or 0, day or 0).isoformat()
-    return ""
+                yield date(year or 0, month or 0, day or 0).isoformat()
 
 
-def enrich(document: SourceDocument) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the metadata of a document with what rules find in it, and where each comes from."""
+def enrich(document: SourceDocument, model: ModelClient | None = None) -> tuple[dict[str, object], dict[str, str]]:
+    """Return the metadata of a document with what is found in it, by rules and then by a model, and each one's origin.
+
+    A model is asked once, for what nothing else says; when it fails there is what rules found.
+    """
     values, brings = dict(document.metadata), _BRINGS.get(document.kind, CALLER)
     origins = {key: document.origins.get(key, brings) for key in values}
     if document.kind in OWN_KINDS:
@@ -182,7 +199,52 @@ def enrich(document: SourceDocument) -> tuple[dict[str, object], dict[str, str]]
         if value and key not in values:
             values[key], origins[key] = value, "text"
     _derive(document, values, origins)
+    # What a caller took away has an origin and no value.
+    wanted = [name for name in DESCRIBED if name not in values and name not in document.origins]
+    if model is not None and wanted:
+        said = _ask_model(document, wanted, model)
+        values, origins = values | said, origins | dict.fromkeys(said, "model")
+        _derive(document, values, origins)
     return values, origins
+
+
+def _ask_model(document: SourceDocument, wanted: Sequence[str], model: ModelClient) -> dict[str, object]:
+    sections = split_sections(document.text[:_HEAD])
+    headings = [*dict.fromkeys(one.path[-1].title for one in sections if one.path)][:_MAX_HEADINGS]
+    shown = document.title, headings, document.text[:_SHOWN]
+    try:
+        reply = ask(model, lambda boundary: description_prompt(*shown, wanted, boundary))
+    except FAILURES:
+        return {}
+    return read_description(reply.text, wanted, "\n".join((document.title, *headings, document.text[:_SHOWN])))
+
+
+def read_description(reply: str, wanted: Sequence[str], shown: str) -> dict[str, object]:
+    """Read metadata of these names from the JSON in a reply; names, words and dates must stand in what was shown."""
+    told = (one for one in containers(json_values(reply)) if isinstance(one, dict))
+    said = next((one for one in told if not one.keys().isdisjoint(wanted)), {})
+    text, days = " ".join(shown.split()).casefold(), set(_days(shown))
+    found: dict[str, object] = {}
+    for name in wanted:
+        value = said.get(name)
+        given = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        texts = [" ".join(clean_text(one).split()) for one in given if len(one) <= _MAX_NAME]
+        if name == "document_type":
+            valid = [one.lower() for one in texts if _TYPE.fullmatch(one)]
+        elif name in {"document_date", "valid_from", "valid_until"}:
+            valid = [day for day in map(iso_date, texts) if day in days]
+        else:
+            valid = [*dict.fromkeys(one for one in texts if _stands_in(one.casefold(), text))][:_MAX_NAMES]
+        if valid:
+            found[name] = valid if name in {"entities", "tags"} else valid[0]
+    return found
+
+
+def _stands_in(name: str, text: str) -> bool:
+    """Tell whether a name is in a text, as whole words where its script has spaces."""
+    if len(name) < 2 or not any(map(str.isalpha, name)):
+        return False
+    return name in text if UNSPACED.search(name) else bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
 
 
 def count_articles(nodes: Sequence[TextNode], values: dict[str, object], origins: dict[str, str]) -> None:

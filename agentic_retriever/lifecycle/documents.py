@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, TypeAlias
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 from llama_index.core.schema import TextNode
@@ -31,7 +31,7 @@ from agentic_retriever.json_files import write_atomically
 from agentic_retriever.resources import Resources
 
 STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
-FILES: Final = "files"  # in the data directory; machines that share a catalog share this folder, too
+FILES: Final = "files"  # in the data directory, where no storage_folder is set
 DONE: Final = frozenset({DocumentStatus.INDEXED, DocumentStatus.FAILED, DocumentStatus.INACTIVE})
 _Nodes: TypeAlias = list[NodeRecord]  # in the class, list is a method
 _UPLOADED: Final = tuple(suffix for suffix in SUPPORTED_SUFFIXES if suffix != ".jsonl")
@@ -56,7 +56,8 @@ class Documents:
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self.folder = resources.config.data_dir / FILES
+        named = resources.config.storage_folder
+        self.folder = Path(named) if named else resources.config.data_dir / FILES
         self.records = DocumentRecords(resources.storage.indexes)
         self.changed = threading.Event()  # set when there may be something to do for a worker of this process
 
@@ -91,9 +92,10 @@ class Documents:
         Raises:
             SourceError: If the file is of no kind that can be read, empty, too large, or cannot be kept.
             IndexingError: If the index is an attached one, or a name cannot be used.
-            StoreError: If the catalog cannot be written.
+            StoreError: If the catalog cannot be written, or the ``storage_folder`` is not there.
         """
         self._resources.attached.refuse(index)
+        self.check_folder()
         name = _file_name(source, filename)
         named = {"document_type": document_type or None, "document_number": document_number or None}
         said = _said(metadata, title=title, tags=tags or None, **named)
@@ -235,6 +237,7 @@ class Documents:
 
     def deactivate(self, document_id: str) -> DocumentRecord:
         """Take a document out of all results; its nodes are kept beside its file, with their vectors."""
+        self.check_folder()
         record = self.get(document_id)
         if record.is_active:
             with self._changing(record) as index:
@@ -276,6 +279,13 @@ class Documents:
 
     # -- What is not for users
 
+    def check_folder(self) -> None:
+        """Raise a ``StoreError`` where a configured folder is not there, as when it is not mounted, or is read-only."""
+        is_there = self.folder.is_dir()
+        if self._resources.config.storage_folder and not (is_there and os.access(self.folder, os.W_OK | os.X_OK)):
+            what = "cannot be written" if is_there else "is not there"
+            raise errors.StoreError(f"storage_folder {self.folder} {what}; mount it, or set storage_folder to another")
+
     def recover(self) -> None:
         """Go on with what a killed process left: documents half switched off, files of uploads without a record."""
         for record in self.records.find(is_active=False, limit=1_000_000):
@@ -285,10 +295,11 @@ class Documents:
                         self._withdraw(index, record)
         self.records.requeue_cut_off()
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
+                document_id = str(UUID(path.name.lstrip(".")[:36]))  # else it is none of ours
                 if path.stat().st_mtime < time.time() - _ORPHANED_S:
                     try:
-                        self.get(path.name.lstrip(".")[:36])
+                        self.get(document_id)
                     except errors.UnknownDocumentError:
                         path.unlink()
 

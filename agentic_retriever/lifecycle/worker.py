@@ -76,6 +76,7 @@ class DocumentWorker:
         self._threads = [BriefThread(job, "document-worker", at_exit=self.stop) for job in jobs]
 
     def start(self) -> None:
+        self._documents.check_folder()
         self._documents.recover()
         for thread in self._threads:
             thread.start()
@@ -107,11 +108,12 @@ class DocumentWorker:
         with reader:
             while not self._stopping.is_set():
                 try:
+                    self._settle(FLUSH_EVERY_S, BUILD_EVERY_S)
+                    self._documents.check_folder()
                     now = time.monotonic()
                     record = self._claims.take(without=[name for name, until in self._busy.items() if until > now])
                     if record is not None:
                         self._process(record, reader)
-                        self._settle(FLUSH_EVERY_S, BUILD_EVERY_S)
                         continue
                     self._settle(0.0, 0.0)
                 except errors.StoreClosedError:
@@ -177,6 +179,7 @@ class DocumentWorker:
             return self._kept(record), []
         path = folder / record.stored_filename if record.stored_filename else Path(source)
         if not path.is_file():
+            self._documents.check_folder()
             where = f"{folder}: upload it again" if record.stored_filename else f"{path.parent}: put it back"
             raise errors.SourceError(f"the file {path.name} is gone from {where}; machines share that folder")
         place, limit = folder if record.stored_filename else Path(root), int(config.max_file_mb * 1_000_000)

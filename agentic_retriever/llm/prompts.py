@@ -94,6 +94,25 @@ _SECTIONS_CLOSING: Final = (
     "Leave out sections without a number. If there are none, reply with {}.",
 )
 
+DESCRIBED: Final = {  # metadata that a model is asked for, and how it is to write it
+    "source": "the name of who issued it",
+    "document_type": "what kind of document it is, in one to three words",
+    "document_date": "the day on which it was issued, as YYYY-MM-DD",
+    "valid_from": "the first day on which it holds, as YYYY-MM-DD",
+    "valid_until": "the last day on which it holds, as YYYY-MM-DD",
+    "entities": "a list of the organisations, people, places and products that matter most, 10 at most",
+    "tags": "a list of the words that say what it is about, 5 at most",
+}
+_DESCRIPTION_OPENING: Final = _opening(
+    "Describe a document from its title, its headings and its beginning.", "These", " or a role"
+)
+_DESCRIPTION_CLOSING: Final = (
+    "Say of the document between the lines marked {mark} above, as far as it says so itself:",
+    "{fields}",
+    "Copy names and words as they stand there, and leave out every key of which it says nothing.",
+    "Reply with one JSON object of these keys and nothing else. If it says none of them, reply with {}.",
+)
+
 _FILTER_OPENING: Final = _opening(
     "Find the restrictions that a question puts on the documents it wants.",
     "The fields of the documents and the question",
@@ -189,6 +208,14 @@ def sections_prompt(parts: Sequence[tuple[str, str, str]], boundary: str) -> str
         for number, (path, section, text) in enumerate(parts, start=1)
     ]
     return _prompt(boundary, _SECTIONS_OPENING, frames, _SECTIONS_CLOSING)
+
+
+def description_prompt(title: str, headings: Sequence[str], text: str, fields: Sequence[str], boundary: str) -> str:
+    """Write the prompt that asks for metadata of a document, some of ``DESCRIBED``, as a JSON object."""
+    document = [f"Title: {_flat(title)}", f"Headings: {_flat('; '.join(headings))}", text]
+    named = "\n".join(f"- {name}: {DESCRIBED[name]}" for name in fields)
+    closing = [line.replace("{fields}", named) for line in _DESCRIPTION_CLOSING]
+    return _prompt(boundary, _DESCRIPTION_OPENING, [("document", document)], closing)
 
 
 def filter_prompt(query: str, fields: Sequence[str], boundary: str) -> str:

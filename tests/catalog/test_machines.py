@@ -151,6 +151,22 @@ def test_many_writers_lose_nothing(machine):
         assert len(list(index.nodes())) == 32
 
 
+def test_what_one_machine_was_given_a_worker_of_another_reads_from_their_storage_folder(machine, tmp_path):
+    (tmp_path / "share").mkdir()
+    here, there = (machine(storage_folder=str(tmp_path / "share")) for _ in range(2))
+    record = here.documents.upload(b"The cat sleeps all day.", index="docs", filename="cats.md")
+    there.start_worker()
+    assert here.documents.wait(record.id, timeout_s=30).status.value == "indexed"
+    assert found(here, "cat") == found(there, "cat") == {record.id}
+    assert there.documents.file(record.id) == tmp_path / "share" / record.stored_filename
+    there.documents.deactivate(record.id)
+    assert here.documents.activate(record.id).status.value == "indexed"
+    assert found(there, "cat") == {record.id}
+    # What is cached is the same on both, wherever the folder is mounted.
+    elsewhere = machine(storage_folder=str(tmp_path))
+    assert elsewhere.resources.config_key == here.resources.config_key
+
+
 def test_an_embedded_index_belongs_to_its_data_directory(machine, qdrant):
     here, there = machine(qdrant_url=""), machine(qdrant_url="")
     add(here, cat=CAT)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.ingestion import BoundedReader, SkippedSource, chunk_document, discover, read_source
 from agentic_retriever.ingestion.chunking import ChunkSettings
@@ -18,9 +19,14 @@ from agentic_retriever.ingestion.enrichment import (
     iso_date,
     load_patterns,
     patterns_file,
+    read_description,
     with_metadata,
 )
+from agentic_retriever.llm import build_client
+from agentic_retriever.llm.prompts import DESCRIBED
 from agentic_retriever.sample import DATA
+from agentic_retriever.schema import Tier
+from agentic_retriever.testing import FakeLLM
 
 MEXICAN = DATA / "patterns.yaml"
 RMF = """Resolución Miscelánea Fiscal para 2024
@@ -86,7 +92,103 @@ def test_dates_of_front_matter_and_of_pdfs_count():
 @pytest.mark.parametrize("kind", ["jsonl", "document", "nodes"])
 def test_records_and_documents_of_callers_stay_as_they_are(kind):
     given = document("Date: 5 May 2022", kind=kind, metadata={"x": 1}, title="2019")
-    assert enrich(given)[0] == {"x": 1}
+    llm = FakeLLM(['{"tags": ["May"]}'])
+    assert enrich(given, tiers(llm))[0] == {"x": 1}
+    assert llm.prompts == []
+
+
+# What a model is asked for, and what of its reply is taken.
+
+LETTER = (
+    """# Transport Office of Lund
+
+Lund, 3 March 2021. To Volvo Buses: the permit for electric buses holds until 5/6/2024.
+
+## Charging stations
+
+"""
+    + "The office counts the buses. " * 200
+    + "The last word is kumquat."
+)
+REPLY = """Here it is:
+```json
+{"source": "Transport Office of Lund", "document_type": "Permit letter", "document_date": "2021-03-03",
+ "valid_from": "2022-02-02", "valid_until": "2024-06-05", "language": "sv", "year": 1999,
+ "entities": ["Volvo Buses", "Tesla", "Charging\\n stations", "Lund", "Lund", "Vol", "3", {"name": "Lund"}, "kumquat"],
+ "tags": "electric buses"}
+```"""
+
+
+def tiers(primary: FakeLLM, cloud: FakeLLM | None = None):
+    return build_client(RouterConfig(), models={Tier.PRIMARY: primary} | ({Tier.CLOUD: cloud} if cloud else {}))
+
+
+def test_a_model_is_asked_once_for_what_rules_do_not_find_and_believed_where_the_document_says_so():
+    llm = FakeLLM([REPLY])
+    values, origins = enrich(document(LETTER, title="Letter", kind="md"), tiers(llm))
+    assert values == {
+        "source": "Transport Office of Lund", "document_type": "permit letter", "document_date": "2021-03-03",
+        "valid_until": "2024-06-05", "entities": ["Volvo Buses", "Charging stations", "Lund"],
+        "tags": ["electric buses"], "year": 2021,
+    }  # fmt: skip
+    assert set(origins) == set(values)
+    assert set(origins.values()) == {"model"}
+    [prompt] = llm.prompts
+    assert "Headings: Transport Office of Lund; Charging stations" in prompt
+    assert "kumquat" not in prompt
+    assert len(prompt) < 5_000
+
+
+def test_rules_and_callers_go_before_a_model_and_it_is_not_asked_for_what_they_say():
+    llm = FakeLLM([json.dumps({"document_type": "letter", "document_date": "2021-03-03", "tags": ["Lund"]})])
+    given = document(f"Date: 5 May 2022\n\n{LETTER}", kind="md", metadata={"source": "me"})
+    given = with_metadata(given, {"tags": None, "document_type": "law"}, "caller")  # which takes the tags away
+    values, origins = enrich(replace(given, found={"entities": ["Volvo"]}), tiers(llm))
+    assert values == {
+        "source": "me", "document_type": "law", "document_date": "2022-05-05", "entities": ["Volvo"], "year": 2022,
+    }  # fmt: skip
+    assert "model" not in origins.values()
+    assert [name for name in DESCRIBED if f"- {name}:" in llm.prompts[0]] == ["valid_from", "valid_until"]
+    known = with_metadata(given, dict.fromkeys(DESCRIBED, "x"), "caller")
+    enrich(known, tiers(llm))
+    assert len(llm.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    "reply", [RuntimeError("down"), "I cannot say.", "{" * 9_000, "[]", "{}", '{"author": "Lund"}']
+)
+def test_a_model_that_fails_or_says_nothing_leaves_what_rules_found(reply):
+    plain = document(f"Date: 5 May 2022\n\n{LETTER}", kind="md")
+    assert enrich(plain, tiers(FakeLLM([reply]))) == enrich(plain)
+    assert enrich(plain)[0] == {"document_date": "2022-05-05", "year": 2022}
+
+
+def test_the_cloud_stands_in_for_a_local_model_that_is_down():
+    cloud = FakeLLM([REPLY])
+    values, _ = enrich(document(LETTER), tiers(FakeLLM([RuntimeError("down")]), cloud))
+    assert (values["document_date"], len(cloud.prompts)) == ("2021-03-03", 1)
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ({"document_type": "a report on all of it"}, {}),
+        ({"document_type": "law 2"}, {}),
+        ({"document_type": ["Ley", "Law"]}, {"document_type": "ley"}),
+        ({"document_type": "โฉนดที่ดิน"}, {"document_type": "โฉนดที่ดิน"}),
+        ({"document_date": "2021-03-04"}, {}),  # no such day in the text
+        ({"document_date": "March 2021"}, {}),
+        ({"document_date": 2021}, {}),
+        ({"source": "LUND"}, {"source": "LUND"}),
+        ({"source": "und"}, {}),
+        ({"entities": ["ลุนด์", "ปลา"]}, {"entities": ["ลุนด์"]}),
+        ({"entities": [f"n{n}" for n in range(99)]}, {"entities": [f"n{n}" for n in range(10)]}),
+        ({"tags": ["Lund " * 20]}, {}),
+    ],
+)
+def test_what_a_model_says_is_checked(said, taken):
+    shown = "Lund, 3 March 2021. เมืองลุนด์สวย " + "Lund " * 20 + " ".join(f"n{n}" for n in range(99))
+    assert read_description(json.dumps(said), tuple(DESCRIBED), shown) == taken
 
 
 def test_articles_are_counted_and_nothing_found_is_embedded():

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from waiting import in_threads
 
-from agentic_retriever import errors
+from agentic_retriever import RouterConfig, errors
 from agentic_retriever.catalog.records import DocumentStatus
+from agentic_retriever.llm import build_client
+from agentic_retriever.schema import Tier
 from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.testing import FakeLLM
 
 LONG = b"# Cats\n\n" + b"\n\n".join(b"## Part %d\n\n%s" % (n, b"The cat sleeps. " * 60) for n in range(6))
 
@@ -107,6 +111,52 @@ def test_files_lie_in_another_folder_where_a_link_leads_there(tmp_path):
     record = bench.indexed()
     assert record.status is DocumentStatus.INDEXED
     assert [path.name for path in (tmp_path / "shared").iterdir()] == [record.stored_filename]
+    bench.close()
+
+
+def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
+    bench, share, away = Bench(tmp_path / "data"), tmp_path / "share", tmp_path / "away"
+    bench.router = bench.open(storage_folder=str(share))
+    with pytest.raises(errors.StoreError, match=r"storage_folder .*share is not there; mount it"):
+        bench.upload()
+    with pytest.raises(errors.StoreError, match="is not there"):
+        bench.worker().start()
+    share.mkdir()
+    (share / "notes.txt").write_text("of somebody else")
+    os.utime(share / "notes.txt", (0, 0))
+    cats = bench.indexed()
+    assert {path.name for path in share.iterdir()} == {"notes.txt", cats.stored_filename}
+    assert not (tmp_path / "data" / "files").exists()
+    dogs, worker = bench.upload(DOGS, "dogs.md"), bench.worker()
+    looked = threading.Semaphore(0)
+    monkeypatch.setattr(worker._documents, "recover", lambda: share.rename(away))  # when it has just begun
+    check = worker._documents.check_folder
+    monkeypatch.setattr(worker._documents, "check_folder", lambda: (looked.release(), check()))
+    worker.start()
+    assert all(looked.acquire(timeout=10) for _ in range(4))
+    with pytest.raises(errors.StoreError, match="is not there"):
+        bench.documents.deactivate(cats.id)
+    assert not share.exists()
+    assert bench.documents.get(dogs.id).status is DocumentStatus.PENDING
+    away.rename(share)
+    assert bench.documents.wait(dogs.id, timeout_s=30).status is DocumentStatus.INDEXED
+    bench.close()
+
+
+def test_worker_and_folder_have_a_model_describe_a_document_where_one_is_set(tmp_path):
+    bench = Bench(tmp_path / "data")
+    llm = FakeLLM(['{"tags": ["postman", "cat"], "document_type": "note"}'])
+    bench.router.resources.section_model = build_client(RouterConfig(), models={Tier.PRIMARY: llm})
+    dogs = bench.indexed(DOGS, "dogs.md", document_type="story")
+    told = [dogs.tags, dogs.document_type, dogs.metadata["_origins"]["tags"]]
+    assert told == [("postman",), "story", "model"]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "dogs.md").write_bytes(DOGS)
+    bench.router.add_index("folder", tmp_path / "in")
+    [added] = bench.documents.list(index="folder")
+    assert (added.tags, added.document_type) == (("postman",), "note")
+    assert len(llm.prompts) == 2  # one for each document, as there are no sections to name
     bench.close()
 
 
