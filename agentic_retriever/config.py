@@ -125,8 +125,8 @@ class RouterConfig(BaseSettings):
     )
     storage_folder: str = _setting(
         "",
-        "folder that keeps the files of documents, shared by the machines that share a catalog, and by no other "
-        "catalog; it must be there; empty for DATA_DIR/files",
+        "folder that keeps the files of documents, shared by the machines that share a catalog; it must be there; "
+        "empty for DATA_DIR/files",
     )
 
     embedding_model: str = _setting(

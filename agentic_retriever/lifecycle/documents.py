@@ -294,7 +294,9 @@ class Documents:
                     if index is not None:
                         self._withdraw(index, record)
         self.records.requeue_cut_off()
-        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+        if self._resources.config.storage_folder or not self.folder.is_dir():
+            return  # a folder that is shared may hold files of others
+        for path in self.folder.iterdir():
             with suppress(OSError, ValueError):
                 document_id = str(UUID(path.name.lstrip(".")[:36]))  # else it is none of ours
                 if path.stat().st_mtime < time.time() - _ORPHANED_S:

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from document_bench import CATS, DOGS, INDEX, Bench
@@ -102,18 +103,6 @@ def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path, content, n
         bench.close()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="links need a permission there")
-def test_files_lie_in_another_folder_where_a_link_leads_there(tmp_path):
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "files").symlink_to(tmp_path / "shared")
-    bench = Bench(tmp_path / "data")
-    record = bench.indexed()
-    assert record.status is DocumentStatus.INDEXED
-    assert [path.name for path in (tmp_path / "shared").iterdir()] == [record.stored_filename]
-    bench.close()
-
-
 def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
     bench, share, away = Bench(tmp_path / "data"), tmp_path / "share", tmp_path / "away"
@@ -123,10 +112,12 @@ def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it
     with pytest.raises(errors.StoreError, match="is not there"):
         bench.worker().start()
     share.mkdir()
-    (share / "notes.txt").write_text("of somebody else")
-    os.utime(share / "notes.txt", (0, 0))
+    others = {"notes.txt", f"{uuid4()}.md"}  # the second one of another catalog
+    for name in others:
+        (share / name).write_text("of somebody else")
+        os.utime(share / name, (0, 0))
     cats = bench.indexed()
-    assert {path.name for path in share.iterdir()} == {"notes.txt", cats.stored_filename}
+    assert {path.name for path in share.iterdir()} == {*others, cats.stored_filename}
     assert not (tmp_path / "data" / "files").exists()
     dogs, worker = bench.upload(DOGS, "dogs.md"), bench.worker()
     looked = threading.Semaphore(0)
