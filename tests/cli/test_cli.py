@@ -115,7 +115,7 @@ def test_indexes_are_listed_shown_updated_and_built(home):
     assert (again["unchanged"], again["embedded"], again["documents"]) == (2, 0, 2)
     done = cli(home, "index", "build", "handbook")
     assert done.returncode == 0
-    assert "chunks, hierarchy, keyword, summary ready" in done.stdout
+    assert "chunks, hierarchy, keyword, metadata, summary ready" in done.stdout
 
 
 def test_documents_and_indexes_are_removed_and_skipped_files_are_named(home):

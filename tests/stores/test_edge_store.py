@@ -102,7 +102,7 @@ class TestQdrantEdgeVectorStore(VectorStoreContract):
         return made
 
     @pytest.fixture(autouse=True)
-    def _closing(self):
+    def _closing(self, tmp_path):  # whose folder is to be there still
         with contextlib.ExitStack() as self.closing:
             yield
 
