@@ -29,7 +29,7 @@ from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.stores import points
 from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors, found_result
 from agentic_retriever.stores.sparse import SparseBM25, SparseRow
-from agentic_retriever.threads import Breaker, DeadlineCaller, Workers
+from agentic_retriever.threads import Breaker, BriefThread, DeadlineCaller, Ticket, Workers
 
 T = TypeVar("T")
 OnFitted: TypeAlias = Callable[[SparseBM25, SparseBM25 | None], SparseBM25]
@@ -37,8 +37,7 @@ OnFitted: TypeAlias = Callable[[SparseBM25, SparseBM25 | None], SparseBM25]
 TIMEOUT_S: Final = 10.0  # for one call with all its retries; a search of a million vectors needs far less
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2  # before the second try; twice as long before the third
-_COOLDOWN_S: Final = 1.0  # before a server that does not answer is asked again; twice as long each time it fails
-_MAX_COOLDOWN_S: Final = 8.0
+_COOLDOWN_S: Final = 1.0  # before a server that does not answer is tried again
 _MAX_CALLS: Final = 16
 _WAITING: Final = 64
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -66,8 +65,7 @@ class QdrantLink:
     A call that the server refuses for good (401, 403, 404, a bad request) is made once. One that may work a moment
     later (429, 5xx, no connection) is made up to three times. All of it ends when ``timeout_s`` is over. Of the nodes
     of a cluster, given with commas between their URLs, one is asked until it fails, and then the next. After three
-    calls in a row without an answer from any, calls fail at once, but for one now and then that finds out whether the
-    server is back.
+    calls in a row without an answer from any, calls fail at once until a probe in the background is answered.
     """
 
     def __init__(
@@ -92,7 +90,7 @@ class QdrantLink:
         self._lock = threading.RLock()
         self._peers = [_Peer(self.address, client) for _ in self._urls]
         self._asked = 0  # which of them
-        self._breaker = breaker or Breaker(failures=3, cooldown_s=_COOLDOWN_S, max_cooldown_s=_MAX_COOLDOWN_S)
+        self._breaker = breaker or Breaker(failures=3, cooldown_s=_COOLDOWN_S)
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> QdrantLink:
@@ -106,14 +104,22 @@ class QdrantLink:
         """Return what the function returns."""
         if self.in_process:
             return self._in_process(what, function)
-        ticket, is_ok = self._breaker.enter(), None
-        if ticket is None:
+        ticket = self._breaker.enter()
+        if ticket is None or ticket.is_probe:
+            if ticket is not None:
+                BriefThread(partial(self._probe, ticket), f"Qdrant probe {self.address}").start()
             raise errors.StoreUnreachableError(
                 f"cannot {what}: Qdrant at {self.address} is not asked since it failed to answer several calls in a "
-                f"row; it is tried again within {_MAX_COOLDOWN_S:.0f} s; check that it is up, and QDRANT_URL"
+                "row; it is tried again every second; check that it is up, and QDRANT_URL"
             )
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        return self._judge(ticket, partial(self._call, what, function, limit))
+
+    def _judge(self, ticket: Ticket, call: Callable[[], T]) -> T:
+        """Make a call and note whether anybody answered."""
+        is_ok = None
         try:
-            found = self._call(what, function, self.timeout_s if timeout_s is None else timeout_s)
+            found = call()
         except errors.StoreError as err:
             is_ok = not isinstance(err, _NoAnswerError)
             raise
@@ -122,6 +128,11 @@ class QdrantLink:
             return found
         finally:
             self._breaker.leave(ticket, ok=is_ok)
+
+    def _probe(self, ticket: Ticket) -> None:
+        """Find out whether the server is back, so that no question waits for one that hangs."""
+        with suppress(errors.AgenticRetrieverError):
+            self._judge(ticket, partial(self._call, "probe", lambda client: client.info(), self.timeout_s))
 
     def _call(self, what: str, function: Callable[[QdrantClient], T], limit: float) -> T:
         """Make a call until it succeeds, must fail, or the time is over."""

@@ -14,7 +14,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_servers import QdrantServer
 from server_tools import fresh_name, memory_link, real_link
 from store_tools import WORDS, ask, make_node, vector, where
-from waiting import in_threads
+from waiting import in_threads, wait_until
 
 from agentic_retriever import errors
 from agentic_retriever.config import Secret
@@ -24,7 +24,7 @@ from agentic_retriever.stores.points import node_payload
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
-from agentic_retriever.threads import Breaker
+from agentic_retriever.threads import Breaker, BreakerState
 
 CANARY = "canary-key-4711"
 
@@ -248,7 +248,9 @@ def test_a_server_that_never_answers_is_left_alone_for_a_while(faulty):
     assert len(server.requests) == asked
     server.always = None
     clock[0] = 2.0
-    assert link.check(5.0)
+    with pytest.raises(errors.StoreUnreachableError, match="is not asked"):
+        link.check(5.0)  # which has it probed, and waits for nobody
+    wait_until(lambda: breaker.state is BreakerState.CLOSED)
     assert link.check(5.0)
     server.released.set()
     link.close()
