@@ -270,7 +270,7 @@ def _without_body(err: Exception) -> Exception:
 
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
-_GRAPH_EFFORT: Final = 128  # candidates that a search through the graph keeps
+_GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
 _ACTIONS: Final = {
     "client": "connect",
