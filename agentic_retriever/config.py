@@ -236,7 +236,9 @@ class RouterConfig(BaseSettings):
     )
 
     qdrant_url: Secret = _setting(
-        Secret(), "Qdrant server that holds new indexes, such as http://localhost:6333; empty for the data directory"
+        Secret(),
+        "Qdrant server that holds new indexes, such as http://localhost:6333, or nodes of its cluster with commas "
+        "between; empty for the data directory",
     )
     qdrant_api_key: Secret = _setting(Secret(), "key for Qdrant; never shown")
     qdrant_prefix: str = _setting("agentic-retriever-", "what the names of new collections begin with")

@@ -20,6 +20,7 @@ from benchmarks import (
     ingest,
     prefilter,
     router_overhead,
+    server,
     service,
     startup,
     vector_search,
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "cache": cache.run,
     "documents": documents.run,
     "service": service.run,
+    "server": server.run,
 }
 
 

@@ -35,5 +35,21 @@ def real_link() -> QdrantLink:
     return link
 
 
+def real_server() -> StoreServer:
+    return StoreServer(real_link(), f"{fresh_name()}-")
+
+
+def drop_collections(server: StoreServer) -> None:
+    """Remove what a test has made on a server."""
+    for name in collections(server):
+        server.link.call("clean", lambda client, name=name: client.delete_collection(name))
+    server.link.close()
+
+
+def collections(server: StoreServer) -> list[str]:
+    found = server.link.call("list", lambda client: client.get_collections().collections)
+    return [one.name for one in found if one.name.startswith(server.prefix)]
+
+
 def fresh_name() -> str:
     return f"agentic-retriever-test-{os.getpid()}-{next(_numbers)}"

@@ -210,6 +210,9 @@ class TestMain:
         monkeypatch.setenv("RETRIEVAL_TEST_DATA", str(tmp_path))
         with pytest.raises(BenchmarkSkippedError, match="RETRIEVAL_TEST_DATA"):
             BENCHMARKS["bm25_quality"](Options())
+        monkeypatch.delenv("QDRANT_URL", raising=False)
+        with pytest.raises(BenchmarkSkippedError, match="QDRANT_URL"):
+            BENCHMARKS["server"](Options())
 
 
 class TestData:

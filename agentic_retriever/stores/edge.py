@@ -551,7 +551,8 @@ class QdrantEdgeVectorStore(NodeStore):
             raise errors.StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
         return self._shard.edge
 
-    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
+    def _prepare(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
+        del nodes
         size = vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads)
         check_space("add nodes", self._shard.folder, size)
         if points.SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:

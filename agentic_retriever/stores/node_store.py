@@ -112,7 +112,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
             done = 0
             try:
                 with self._writing("add nodes", vectors.shape[1], len(nodes)):
-                    self._prepare(vectors, payloads)
+                    self._prepare(nodes, vectors, payloads)
                     for start in range(0, len(nodes), self._step):
                         rows = slice(start, start + self._step)
                         self._put(nodes[rows], vectors[rows], payloads[rows])
@@ -319,7 +319,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """Change the collection inside; with a dimension it is made where it is not there."""
 
     @abstractmethod
-    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
+    def _prepare(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         """Do what is to be done once before so many points are put."""
 
     @abstractmethod

@@ -29,7 +29,7 @@ from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.stores import points
 from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors, found_result
 from agentic_retriever.stores.sparse import SparseBM25, SparseRow
-from agentic_retriever.threads import DeadlineCaller, Workers
+from agentic_retriever.threads import Breaker, BriefThread, DeadlineCaller, Ticket, Workers
 
 T = TypeVar("T")
 OnFitted: TypeAlias = Callable[[SparseBM25, SparseBM25 | None], SparseBM25]
@@ -37,6 +37,7 @@ OnFitted: TypeAlias = Callable[[SparseBM25, SparseBM25 | None], SparseBM25]
 TIMEOUT_S: Final = 10.0  # for one call with all its retries; a search of a million vectors needs far less
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2  # before the second try; twice as long before the third
+_COOLDOWN_S: Final = 1.0  # before a server that does not answer is tried again
 _MAX_CALLS: Final = 16
 _WAITING: Final = 64
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -46,11 +47,25 @@ class CollectionMissingError(errors.StoreError):
     """The server has no such collection."""
 
 
+class _NoAnswerError(errors.StoreUnreachableError):
+    """No connection, or no answer in time."""
+
+
+class _Peer:
+    """One node of a cluster, or a server alone, and the calls to it that are under way."""
+
+    def __init__(self, address: str, client: QdrantClient | None) -> None:
+        self.client = client
+        self.caller = DeadlineCaller(f"Qdrant at {address}", max_calls=_MAX_CALLS, max_waiting=_WAITING)
+
+
 class QdrantLink:
-    """One Qdrant server, for any number of threads. Making one calls nobody; the first call connects.
+    """One Qdrant server or cluster, for any number of threads. Making one calls nobody; the first call connects.
 
     A call that the server refuses for good (401, 403, 404, a bad request) is made once. One that may work a moment
-    later (429, 5xx, no connection) is made up to three times. All of it ends when ``timeout_s`` is over.
+    later (429, 5xx, no connection) is made up to three times. All of it ends when ``timeout_s`` is over. Of the nodes
+    of a cluster, given with commas between their URLs, one is asked until it fails, and then the next. After three
+    calls in a row without an answer from any, calls fail at once until a probe in the background is answered.
     """
 
     def __init__(
@@ -61,18 +76,21 @@ class QdrantLink:
         timeout_s: float = TIMEOUT_S,
         client: QdrantClient | None = None,
         pause: Callable[[float], None] = time.sleep,
+        breaker: Breaker | None = None,
     ) -> None:
-        self._url = url
         options = {} if client is None else client.init_options
         # Whether the client keeps the data itself and there is no server; it is slow, and for tests.
         self.in_process = bool(options.get("path")) or options.get("location") == ":memory:"
-        self.address = "memory" if self.in_process else _address(url or str(options.get("url")))
+        self._urls = [part.strip() for part in (url or str(options.get("url"))).split(",")]
+        self.address = "memory" if self.in_process else ", ".join(map(_address, self._urls))
         self.timeout_s = timeout_s
         self._api_key = api_key or Secret()
         self._client = client
         self._pause = pause
         self._lock = threading.RLock()
-        self._caller = DeadlineCaller(f"Qdrant at {self.address}", max_calls=_MAX_CALLS, max_waiting=_WAITING)
+        self._peers = [_Peer(self.address, client) for _ in self._urls]
+        self._asked = 0  # which of them
+        self._breaker = breaker or Breaker(failures=3, cooldown_s=_COOLDOWN_S)
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> QdrantLink:
@@ -86,25 +104,69 @@ class QdrantLink:
         """Return what the function returns."""
         if self.in_process:
             return self._in_process(what, function)
+        ticket = self._breaker.enter()
+        if ticket is None or ticket.is_probe:
+            if ticket is not None:
+                BriefThread(partial(self._probe, ticket), f"Qdrant probe {self.address}").start()
+            raise errors.StoreUnreachableError(
+                f"cannot {what}: Qdrant at {self.address} is not asked since it failed to answer several calls in a "
+                "row; it is tried again every second; check that it is up, and QDRANT_URL"
+            )
         limit = self.timeout_s if timeout_s is None else timeout_s
-        end = time.monotonic() + limit
-        tries = 0
+        return self._judge(ticket, partial(self._call, what, function, limit))
+
+    def _judge(self, ticket: Ticket, call: Callable[[], T]) -> T:
+        """Make a call and note whether anybody answered."""
+        is_ok = None
+        try:
+            found = call()
+        except errors.StoreError as err:
+            is_ok = not isinstance(err, _NoAnswerError)
+            raise
+        else:
+            is_ok = True
+            return found
+        finally:
+            self._breaker.leave(ticket, ok=is_ok)
+
+    def _probe(self, ticket: Ticket) -> None:
+        """Find out whether the server is back, so that no question waits for one that hangs."""
+        with suppress(errors.AgenticRetrieverError):
+            self._judge(ticket, partial(self._call, "probe", lambda client: client.info(), self.timeout_s))
+
+    def _call(self, what: str, function: Callable[[QdrantClient], T], limit: float) -> T:
+        """Make a call until it succeeds, must fail, or the time is over."""
+        end, count, tries = time.monotonic() + limit, len(self._peers), 0
         while True:
+            peer = self._asked
+            left = end - time.monotonic()
+            share = left / max(1, count - tries)  # what a node may take that hangs, so that others are asked, too
             tries += 1
             try:
-                return self._caller.call(lambda: function(self._connected()), max(0.0, end - time.monotonic()))
-            except errors.DeadlineExceededError as err:
-                raise errors.StoreUnreachableError(
+                caller = self._peers[peer].caller
+                return caller.call(partial(self._ask, peer, function), max(0.0, share))
+            except (errors.DeadlineExceededError, errors.OverloadedError) as err:
+                if tries >= count and isinstance(err, errors.OverloadedError):
+                    raise
+                error: errors.StoreError = _NoAnswerError(
                     f"cannot {what}: Qdrant at {self.address} gave no answer within {limit:.1f} s; check that it is "
                     "up and not overloaded"
-                ) from err
+                )
+                cause: Exception = err
+                wait_s = 0.0 if tries < count else None
             except errors.AgenticRetrieverError:
                 raise
             except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
-                error, wait_s = self._judged(what, err, _PAUSE_S * 2 ** (tries - 1))
-                if wait_s is None or tries == _TRIES or time.monotonic() + wait_s >= end:
-                    raise error from _without_body(err)
+                error, wait_s = self._judged(what, err, 0.0 if tries < count else _PAUSE_S * 2 ** (tries - 1))
+                cause = _without_body(err)
+            if wait_s is not None and self._asked == peer:
+                self._asked = (peer + 1) % count
+            if wait_s is None or tries == max(_TRIES, count) or time.monotonic() + wait_s >= end:
+                raise error from cause
             self._pause(wait_s)
+
+    def _ask(self, peer: int, function: Callable[[QdrantClient], T]) -> T:
+        return function(self._connected(peer))
 
     def check(self, timeout_s: float) -> str:
         """Return the server's version."""
@@ -118,24 +180,26 @@ class QdrantLink:
     def close(self) -> None:
         """Close the connections; a later call opens one again. A client that was handed in stays open."""
         with self._lock:
-            if self._url and self._client is not None:
-                self._client.close()
-                self._client = None
+            for peer in self._peers:
+                if peer.client is not None and peer.client is not self._client:
+                    peer.client.close()
+                    peer.client = None
 
-    def _connected(self) -> QdrantClient:
+    def _connected(self, number: int) -> QdrantClient:
         with self._lock:
-            if self._client is None:
+            peer, url = self._peers[number], self._urls[number]
+            if peer.client is None:
                 with warnings.catch_warnings():
-                    if urlsplit(self._url).hostname in _LOOPBACK:  # a key does not leave the machine
+                    if urlsplit(url).hostname in _LOOPBACK:  # a key does not leave the machine
                         warnings.filterwarnings("ignore", "Api key is used with an insecure connection")
                     # Its timeout is per read; the total is kept by the caller, so this only ends abandoned calls.
-                    self._client = QdrantClient(
-                        url=self._url,
+                    peer.client = QdrantClient(
+                        url=url,
                         api_key=self._api_key.reveal() or None,
                         timeout=max(1, math.ceil(self.timeout_s)),
                         check_compatibility=False,  # it would call the server from the constructor
                     )
-            return self._client
+            return peer.client
 
     def _in_process(self, what: str, function: Callable[[Any], T]) -> T:
         # The client's own collections are not safe for threads, so one call at a time.
@@ -171,8 +235,7 @@ class QdrantLink:
                 told = f"{place} answers {status}; it may be too old (1.18 or newer is needed), see its log"
         elif isinstance(err, ResponseHandlingException) and not isinstance(err.source, ValueError):
             problem = f"no connection to Qdrant at {self.address} ({type(err.source).__name__})"
-            told = f"cannot {what}: {problem}; check that it is up, and QDRANT_URL"
-            again_s = wait_s
+            return _NoAnswerError(f"cannot {what}: {problem}; check that it is up, and QDRANT_URL"), wait_s
         else:
             told = f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
         return errors.StoreUnreachableError(told), again_s
@@ -207,7 +270,7 @@ def _without_body(err: Exception) -> Exception:
 
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
-_GRAPH_EFFORT: Final = 128  # candidates that a search through the graph keeps
+_GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
 _ACTIONS: Final = {
     "client": "connect",
@@ -374,7 +437,10 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
                 self.dimension = dimension
         yield
 
-    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:  # noqa: ARG002 - of the base
+    def _prepare(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
+        del vectors
+        if self._words is not None:
+            self._words.ensure_fitted(nodes)
         if not self._collection.link.in_process:  # which has no indexes, and warns of them
             with self._lock:
                 self._index_fields(payloads)
@@ -382,11 +448,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         named: list[dict[str, Any]] = [{self.dense_vector_name: row.tolist()} for row in vectors]
         if self._words is not None:
-            for row, sparse in zip(
-                named, self._words.vectors([points.searched_text(node) for node in nodes]), strict=True
-            ):
-                if sparse.indices:
-                    row[self.sparse_vector_name] = sparse
+            sparse = self._words.ensure_fitted(nodes)
+            for row, node in zip(named, nodes, strict=True):
+                words = _sparse_vector(sparse.document(points.searched_text(node)))
+                if words.indices:
+                    row[self.sparse_vector_name] = words
         rows = [
             models.PointStruct(id=points.point_id(node.node_id), vector=row, payload=payload)
             for node, row, payload in zip(nodes, named, payloads, strict=True)
@@ -552,12 +618,9 @@ class ServerWords:
             return hits
         return []
 
-    def vectors(self, texts: Sequence[str]) -> list[models.SparseVector]:
-        """Make the sparse vectors of some texts; the first texts decide how, unless that is known."""
-        sparse = self.sparse
-        if sparse is None:
-            sparse = self._keep(SparseBM25.fitted(texts))
-        return [_sparse_vector(sparse.document(text)) for text in texts]
+    def ensure_fitted(self, nodes: Sequence[BaseNode]) -> SparseBM25:
+        """Return how texts become sparse vectors, which the first nodes decide, unless it is known."""
+        return self.sparse or self._keep(SparseBM25.fitted([points.searched_text(node) for node in nodes]))
 
     def revise(self, sparse: SparseBM25, on_done: Callable[[int], None] = lambda _done: None) -> None:
         """Make all sparse vectors again, page by page; the dense ones stay."""

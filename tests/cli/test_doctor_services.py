@@ -202,4 +202,4 @@ def test_qdrant(doctor, fault, says):
 
 
 def test_qdrant_that_is_not_configured_is_no_problem(doctor):
-    assert doctor()[1]["qdrant"] == ("note", "not configured; indexes are in the data directory")
+    assert doctor(QDRANT_URL="")[1]["qdrant"] == ("note", "not configured; indexes are in the data directory")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
-from server_tools import memory_server
+from server_tools import collections, drop_collections, memory_server, real_server
 from store_tools import WORDS, where
 from waiting import in_threads
 
@@ -41,11 +41,12 @@ def documents():
     ]
 
 
-@pytest.fixture
-def storage(tmp_path):
-    opened = IndexStorage(tmp_path / "data", server=memory_server())
+@pytest.fixture(params=[memory_server, real_server])
+def storage(tmp_path, request):
+    opened = IndexStorage(tmp_path / "data", server=request.param())
     yield opened
     opened.close()
+    drop_collections(opened.server)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
     storage, embedding, index, tmp_path
 ):
     assert storage.manifest("docs").store == "server"
-    assert storage.manifest("docs").collection == "test-docs"
+    assert storage.manifest("docs").collection == f"{storage.server.prefix}docs"
     assert isinstance(index.vector_store, QdrantServerVectorStore)
     assert not (index.folder / "chunks").exists()
     assert index.keyword() is index.both_sides()
@@ -257,7 +258,7 @@ def test_there_and_back_again(storage, embedding, small_pages, monkeypatch):
     assert not back.is_remote
     assert everything(back) == before
     assert {strategy: found(back, strategy) for strategy in ANY} == answers
-    assert not storage.server.link.call("list", lambda client: client.get_collections().collections)
+    assert not collections(storage.server)
 
 
 @pytest.mark.parametrize("to", ["server", "embedded"])

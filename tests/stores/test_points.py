@@ -1,6 +1,7 @@
 """What can be stored, and filters on real engines, which find exactly the nodes that the plain evaluator accepts."""
 
 import datetime as dt
+import itertools
 import json
 import math
 import random
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterOperator
 from metadata_strategies import NODES, messy_rows, oracle, random_filters, random_row, seeds
-from server_tools import memory_link
+from server_tools import fresh_name, memory_link, real_link
 from store_tools import assert_finds_what_is_accepted, fill, where
 
 from agentic_retriever.errors import IndexingError
@@ -130,12 +131,13 @@ def messy(request, tmp_path_factory):
     made.close()
 
 
-@pytest.fixture(scope="module", params=["messy", "typed"])
+@pytest.fixture(scope="module", params=itertools.product(("messy", "typed"), (memory_link, real_link)))
 def on_server(request):
-    chosen = random.Random(5)
-    rows = messy_rows()[:ON_SERVER] if request.param == "messy" else [random_row(chosen) for _ in range(ON_SERVER)]
-    made = QdrantServerVectorStore(memory_link(), "c", 4)
-    return made, fill(made, rows, 4), request.param
+    (kind, link), chosen = request.param, random.Random(5)
+    rows = messy_rows()[:ON_SERVER] if kind == "messy" else [random_row(chosen) for _ in range(ON_SERVER)]
+    with QdrantServerVectorStore(link(), fresh_name(), 4) as made:
+        yield made, fill(made, rows, 4), kind
+        made.client.delete_collection(made.collection_name)
 
 
 @settings(

@@ -14,7 +14,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_servers import QdrantServer
 from server_tools import fresh_name, memory_link, real_link
 from store_tools import WORDS, ask, make_node, vector, where
-from waiting import in_threads
+from waiting import in_threads, wait_until
 
 from agentic_retriever import errors
 from agentic_retriever.config import Secret
@@ -24,6 +24,7 @@ from agentic_retriever.stores.points import node_payload
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
+from agentic_retriever.threads import Breaker, BreakerState
 
 CANARY = "canary-key-4711"
 
@@ -211,6 +212,50 @@ def test_a_server_that_hangs_or_is_down(faulty):
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize("fault", [500, "hang", "closed"])
+def test_of_the_nodes_of_a_cluster_another_is_asked_when_one_fails(fault):
+    first, second = QdrantServer(), QdrantServer()
+    second.client, second.indexes, second._lock = first.client, first.indexes, first._lock
+    link = QdrantLink(f"{first.url}, {second.url}", timeout_s=2, pause=lambda _s: None)
+    with QdrantServerVectorStore(link, "c") as store:
+        store.add([make_node(n) for n in range(3)])
+        assert not second.requests
+        first.always = fault
+        if fault == "closed":
+            first.close()
+        assert store.query(ask()).ids
+        asked = len(first.requests)
+        assert store.count() == 3
+        assert len(first.requests) == asked  # the one that answers is asked from then on
+    first.released.set()
+    link.close()
+    for server in (second, *([] if fault == "closed" else [first])):
+        server.close()
+
+
+def test_a_server_that_never_answers_is_left_alone_for_a_while(faulty):
+    server, _ = faulty
+    clock = [0.0]
+    breaker = Breaker(failures=3, cooldown_s=1.0, clock=lambda: clock[0])
+    link = QdrantLink(server.url, api_key=Secret(CANARY), pause=lambda _s: None, breaker=breaker)
+    for server.always, limit in ((500, 5.0), ("hang", 0.1)):  # the first is an answer
+        for _ in range(3):
+            with pytest.raises(errors.StoreUnreachableError):
+                link.check(limit)
+    asked = len(server.requests)
+    with pytest.raises(errors.StoreUnreachableError, match="is not asked"):
+        link.check(5.0)
+    assert len(server.requests) == asked
+    server.always = None
+    clock[0] = 2.0
+    with pytest.raises(errors.StoreUnreachableError, match="is not asked"):
+        link.check(5.0)  # which has it probed, and waits for nobody
+    wait_until(lambda: breaker.state is BreakerState.CLOSED)
+    assert link.check(5.0)
+    server.released.set()
+    link.close()
+
+
 def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
     monkeypatch.setattr(QdrantServerVectorStore, "_step", 2)
@@ -335,6 +380,13 @@ def test_what_is_found_by_words_is_what_the_keyword_index_finds_with_filters_too
     assert [hit.node.node_id for hit in even] == [i for i, _ in index.search("river loan", 5, allowed=evens)]
     assert all(int(hit.node.node_id[1:]) % 2 == 0 for hit in even)
     assert by_words(store, "of the", 5) == by_words(store, "", 5) == by_words(store, "zzzz", 5) == []
+
+
+def test_all_of_the_first_nodes_decide_how_long_a_text_is(store, monkeypatch):
+    monkeypatch.setattr(type(store), "_step", 2)
+    lengths = [2, 2, 10, 12, 14]
+    store.add([TextNode(text="ship " * n, embedding=vector(n)) for n in lengths])
+    assert store.words.sparse.average == sum(lengths) / len(lengths)
 
 
 def test_settings_are_kept_beside_the_index_and_terms_have_the_same_number_everywhere(tmp_path):

@@ -1,0 +1,231 @@
+"""A Qdrant server beside the embedded store: ingestion, building, memory, and questions of several clients at once.
+
+``QDRANT_URL=http://localhost:6333 python -m benchmarks server [--nodes N]``. ``QDRANT_STORAGE`` names the server's
+folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.data import DIMENSION, node_batches, questions, three_clause_filters, unit_vectors
+from benchmarks.harness import BenchmarkSkippedError, Row, Unit, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from llama_index.core.schema import TextNode
+    from llama_index.core.vector_stores.types import VectorStoreQuery
+
+    from agentic_retriever.indices import QdrantEdgeVectorStore
+    from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
+    from benchmarks.harness import Options
+
+NODES = 100_000
+TOP_K = 10
+RUNS = 320  # of each kind for each number of clients
+CLIENTS = (1, 8, 32)
+COLLECTION = "agentic-retriever-benchmark"
+_SEED = 17
+_CLUSTER = 200  # nodes, on average
+_SPREAD = 0.8  # of a cluster, where its centre has length 1
+_PEER = "embedded"
+_RESTS_S = 2.0  # a server that has had nothing to do for so long has built its graphs
+
+
+def run(options: Options) -> list[Row]:
+    """Measure the server that QDRANT_URL names; any number of nodes may be asked for.
+
+    Raises:
+        BenchmarkSkippedError: If none is named, or it does not answer.
+    """
+    from agentic_retriever.config import Secret
+    from agentic_retriever.errors import StoreError
+    from agentic_retriever.indices import QdrantEdgeVectorStore
+    from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
+
+    if not os.environ.get("QDRANT_URL"):
+        raise BenchmarkSkippedError("no Qdrant server; set QDRANT_URL to one that may be filled")
+    link = QdrantLink(os.environ["QDRANT_URL"], api_key=Secret(os.environ.get("QDRANT_API_KEY", "")), timeout_s=60)
+    try:
+        version = link.check(5)
+    except StoreError as err:
+        raise BenchmarkSkippedError(str(err)) from err
+    link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
+    store = QdrantServerVectorStore(link, COLLECTION, keywords=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as embedded:
+            return _measured(link, store, embedded, options.nodes or NODES, version)
+    finally:
+        link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
+        link.close()
+
+
+def _measured(
+    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, count: int, version: str
+) -> list[Row]:
+    taken, texts = [0.0, 0.0], dict[str, str]()
+    for batch in clustered(count):
+        texts.update((node.node_id, node.text) for node in batch)
+        for i, made in enumerate((store, embedded)):
+            start = time.perf_counter()
+            made.add(batch)
+            taken[i] += time.perf_counter() - start
+    built_s, graph = _built(link)
+    say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1]:.1f} s")
+    size = f"{count:,} x {DIMENSION}, Qdrant {version}"
+    rows = [
+        Row(
+            name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER,
+            peer_value=count / taken[1], note=f"{size}; with sparse vectors and payload indexes; {_space()}",
+        ),
+        Row(name="server: graph built after that", ours=built_s * 1000, note=f"{size}; {graph:,} vectors indexed"),
+    ]  # fmt: skip
+    by_server, by_embedded = _searches(store), _embedded_searches(embedded, store, texts)
+    for kind, inputs in _inputs(list(texts.values())).items():
+        same = _shared([by_server[kind](one) for one in inputs[:50]], [by_embedded[kind](one) for one in inputs[:50]])
+        for clients in CLIENTS:
+            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, f"{size}; {same}")]
+    return rows
+
+
+def clustered(count: int) -> Iterator[list[TextNode]]:
+    """Yield nodes with payloads whose vectors lie in clusters, as those of texts do."""
+    centres = unit_vectors(max(1, count // _CLUSTER), seed=_SEED)
+    for batch in node_batches(count, seed=_SEED):
+        vectors = _near(centres, len(batch), int(batch[0].node_id.replace("-", ""), 16))
+        for node, vector in zip(batch, vectors, strict=True):
+            node.embedding = vector.tolist()
+        yield batch
+
+
+def _near(centres: Any, count: int, seed: int) -> Any:  # noqa: ANN401 - arrays
+    chosen = np.random.default_rng((_SEED, seed)).integers(len(centres), size=count)
+    vectors = centres[chosen] + _SPREAD * unit_vectors(count, seed=_SEED + seed)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _inputs(texts: Sequence[str]) -> Mapping[str, Sequence[tuple[VectorStoreQuery, str]]]:
+    from llama_index.core.vector_stores.types import VectorStoreQuery
+
+    vectors = _near(unit_vectors(max(1, len(texts) // _CLUSTER), seed=_SEED), RUNS, 0).tolist()
+    asked, filters = questions(list(texts), RUNS, seed=_SEED, words=6), three_clause_filters(RUNS, seed=_SEED)
+    plain = [VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K) for vector in vectors]
+    filtered = [
+        VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K, filters=some)
+        for vector, some in zip(vectors, filters, strict=True)
+    ]
+    unfiltered = list(zip(plain, asked, strict=True))
+    return {"vector": unfiltered, "filtered": list(zip(filtered, asked, strict=True)), "words": unfiltered,
+            "hybrid": unfiltered}  # fmt: skip
+
+
+def _searches(store: QdrantServerVectorStore) -> Mapping[str, Callable[[tuple[VectorStoreQuery, str]], set[str]]]:
+    words = store.words
+    assert words is not None
+
+    def both(asked: tuple[VectorStoreQuery, str]) -> set[str]:
+        vector = asked[0].query_embedding or []
+        return {hit.node.node_id for side in words.search_both(vector, asked[1], TOP_K) for hit in side}
+
+    return {
+        "vector": lambda asked: set(store.query(asked[0]).ids or ()),
+        "filtered": lambda asked: set(store.query(asked[0]).ids or ()),
+        "words": lambda asked: {hit.node.node_id for hit in words.search_words(asked[1], TOP_K)},
+        "hybrid": both,
+    }
+
+
+def _embedded_searches(
+    store: QdrantEdgeVectorStore, other: QdrantServerVectorStore, texts: Mapping[str, str]
+) -> Mapping[str, Callable[[tuple[VectorStoreQuery, str]], set[str]]]:
+    from agentic_retriever.indices import KeywordIndex
+
+    sparse = other.words and other.words.sparse
+    assert sparse
+    index = KeywordIndex.build(texts.items(), tokenizer=sparse.tokenizer, version=1)
+
+    def by_words(asked: tuple[VectorStoreQuery, str]) -> set[str]:
+        found = [node_id for node_id, _ in index.search(asked[1], TOP_K)]
+        return {node.node_id for node in store.get_nodes(found)}
+
+    def by_vector(asked: tuple[VectorStoreQuery, str]) -> set[str]:
+        return set(store.query(asked[0]).ids or ())
+
+    return {"vector": by_vector, "filtered": by_vector, "words": by_words,
+            "hybrid": lambda asked: by_vector(asked) | by_words(asked)}  # fmt: skip
+
+
+def _row(
+    kind: str,
+    clients: int,
+    ours: Callable[[Any], object],
+    peer: Callable[[Any], object],
+    inputs: Sequence[object],
+    note: str,
+) -> Row:
+    server, told = _timed(ours, inputs, clients)
+    embedded, peer_told = _timed(peer, inputs, clients)
+    return Row(
+        name=f"server: {kind}, {clients} clients", ours=server[0], ours_p95=server[1], peer=_PEER,
+        peer_value=embedded[0], note=f"{told}; embedded p95 {embedded[1]:.1f}, {peer_told}; {note}",
+    )  # fmt: skip
+
+
+def _timed(call: Callable[[Any], object], inputs: Sequence[object], clients: int) -> tuple[list[float], str]:
+    """Return the median, p95 and p99 in milliseconds, and the last with the rate as text."""
+
+    def one(item: object) -> float:
+        start = time.perf_counter()
+        call(item)
+        return (time.perf_counter() - start) * 1000
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(one, islice(cycle(inputs), 2 * clients)))
+        start = time.perf_counter()
+        taken = list(pool.map(one, inputs))
+        rate = len(inputs) / (time.perf_counter() - start)
+    found = np.percentile(taken, (50, 95, 99)).tolist()
+    return found, f"p99 {found[2]:.1f} ms, {rate:.0f}/s"
+
+
+def _shared(ours: Sequence[set[str]], exact: Sequence[set[str]]) -> str:
+    wanted = sum(map(len, exact))
+    kept = sum(len(mine & theirs) for mine, theirs in zip(ours, exact, strict=True))
+    return f"{kept / max(1, wanted):.3f} of what exact search finds"
+
+
+def _built(link: QdrantLink) -> tuple[float, int]:
+    """Wait until the server rests; return the seconds until then, and how many vectors are indexed."""
+    start = rested = time.perf_counter()
+    while True:
+        info = link.call("read a collection", lambda client: client.get_collection(COLLECTION))
+        now = time.perf_counter()
+        if info.status.value != "green":
+            rested = now
+        elif now - rested > _RESTS_S:
+            return rested - start, info.indexed_vectors_count or 0
+        time.sleep(0.1)
+
+
+def _space() -> str:
+    """Tell how much memory the server has in use, and disk where its folder is known."""
+    import httpx
+
+    url, key = os.environ["QDRANT_URL"].split(",")[0], os.environ.get("QDRANT_API_KEY", "")
+    told = re.search(r"memory_resident_bytes (\d+)", httpx.get(f"{url}/metrics", headers={"api-key": key}).text)
+    memory = f"server resident {int(told[1]) / 2**20:,.0f} MB" if told else "memory not told"
+    folder = os.environ.get("QDRANT_STORAGE")
+    if folder is None:
+        return f"{memory}, disk not measured"
+    used = sum(path.stat().st_blocks * 512 for path in Path(folder, "collections", COLLECTION).rglob("*"))
+    return f"{memory}, disk {used / 2**20:,.0f} MB"
