@@ -441,7 +441,7 @@ class Pipeline:
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
         read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
-        if index.has_prefilter and (profile.field_values or profile.number_ranges):
+        if index.has_prefilter:
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
                 found = run.read[index.name] = understand(query, index.fields())
                 read |= {"metadata_values": retrievers.stated(query, found)}
