@@ -443,8 +443,9 @@ class Pipeline:
         read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
         if index.has_prefilter:
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
-                found = run.read[index.name] = understand(query, index.fields())
-                read |= {"metadata_values": retrievers.stated(query, found)}
+                if (known := index.fields()).fields:
+                    found = run.read[index.name] = understand(query, known)
+                    read |= {"metadata_values": retrievers.stated(query, found)}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:
