@@ -27,8 +27,8 @@ from typing_extensions import Self, Unpack
 from agentic_retriever import errors
 from agentic_retriever.bridge import RoutedChatEngine, RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
-from agentic_retriever.catalog.entries import Analytics
 from agentic_retriever.catalog.history import QueryLog, open_query_log
+from agentic_retriever.catalog.records import Analytics
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex

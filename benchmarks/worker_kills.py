@@ -21,8 +21,8 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from agentic_retriever.catalog.claims import CUT_OFF
 from agentic_retriever.catalog.contents import Catalog
+from agentic_retriever.catalog.documents import CUT_OFF
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.indices import Indexer
 from agentic_retriever.lifecycle.worker import DocumentWorker

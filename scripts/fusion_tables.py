@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentic_retriever.evaluation import load_dataset, ndcg_by_query
-from agentic_retriever.evaluation.material import load_vectors, passage
+from agentic_retriever.evaluation.datasets import load_vectors, passage
 from agentic_retriever.evaluation.measures import bootstrap_interval
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_up_values import answer, decision, found, selection
 
-from agentic_retriever.catalog.entries import Analytics, RouteCount
+from agentic_retriever.catalog.records import Analytics, RouteCount
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource

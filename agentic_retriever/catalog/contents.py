@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.database import put_rows
-from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, IndexRow
+from agentic_retriever.catalog.records import utc_now
 from agentic_retriever.catalog.tables import DOCUMENTS, FREE, INDEXES, NODES
 from agentic_retriever.ingestion import SourceDocument
 
@@ -33,11 +33,14 @@ class CatalogEntry(NamedTuple):
     content_hash: str
 
     @property
+    def document(self) -> SourceDocument:
+        return SourceDocument(**{name: value for name, value in self._asdict().items() if name != "content_hash"})
+
+    @property
     def is_altered(self) -> bool:
         """Whether a document that was read from a source is not what its hash says; nodes were added as they are."""
-        fields = {name: getattr(self, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
         _, colon, digest = self.content_hash.partition(":")
-        return bool(colon) and SourceDocument(**fields).content_hash != digest
+        return bool(colon) and self.document.content_hash != digest
 
 
 class CatalogCounts(NamedTuple):
@@ -250,11 +253,9 @@ class Catalog:
         with self.indexes.database.reading() as connection:
             return connection.execute(wanted).all()
 
-    @contextmanager
-    def _write(self) -> Iterator[sa.Connection]:
+    def _write(self) -> AbstractContextManager[sa.Connection]:
         self._check_open()
-        with self.indexes.changing() as connection:
-            yield connection
+        return self.indexes.changing()
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -67,17 +67,13 @@ class Database:
         """Whether there may be something in it; a file that is not there is only made by writing."""
         return self.address.path is None or self.address.path.exists()
 
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def reading(self) -> AbstractContextManager[sa.Connection]:
         """Open a transaction that sees one state of everything."""
-        with self._transaction(writes=False) as connection:
-            yield connection
+        return self._transaction(writes=False)
 
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
+    def writing(self) -> AbstractContextManager[sa.Connection]:
         """Open a transaction that is whole or not at all; on SQLite there is one at a time."""
-        with self._transaction(writes=True) as connection:
-            yield connection
+        return self._transaction(writes=True)
 
     @contextmanager
     def locked(self, *keys: int, shared: int | None, timeout_s: float) -> Iterator[None]:
@@ -112,8 +108,8 @@ class Database:
                     pass
                 yield
 
-    def stamp(self) -> object:
-        """Return what changes with the content of a file, cheaply; ``None`` for a server, which does not tell."""
+    def file_version(self) -> object:
+        """Return what is another one whenever the file has changed; ``None`` for a server, which does not tell."""
         if self.address.path is None:
             return None
         with self._mapped(), self._lock:

@@ -1,7 +1,7 @@
 """The history of queries: recorded in the background, read on demand.
 
 :class:`QueryLog` writes a :class:`LogEntry` for each query to the catalog and reads it back; :class:`Analytics` is what
-it shows over a period. SQLAlchemy is loaded when the first entry is written or read.
+it shows over a period. SQLAlchemy is loaded with ``history_database`` when the first entry is written or read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from uuid import uuid4
 from typing_extensions import Self
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.entries import Analytics, Feedback, LogEntry, make_entry, utc_now
+from agentic_retriever.catalog.records import Analytics, Feedback, LogEntry, make_entry, utc_now
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import AgenticRetrieverError, InvalidQueryError
 from agentic_retriever.schema import Answer
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from agentic_retriever.catalog.log_database import LogDatabase  # loads SQLAlchemy, which takes a fifth of a second
+    from agentic_retriever.catalog.history_database import HistoryDatabase  # loads SQLAlchemy: a fifth of a second
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ _WARNED_AT_MOST_EVERY_S: Final = 3_600.0
 
 
 T = TypeVar("T")
-Entries: TypeAlias = list[LogEntry]  # by a name, since QueryLog.list is something else
 
 
 class LogStats(NamedTuple):
@@ -238,6 +237,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
+Entries: TypeAlias = list[LogEntry]  # by a name, since QueryLog.list is something else
+
+
 class QueryLog:
     """The history of queries in a catalog; threads, processes and machines may share one.
 
@@ -259,10 +261,10 @@ class QueryLog:
         options: dict[str, Any] = {"retention_days": retention_days, "max_rows": max_rows, "before": before}
 
         @lru_cache(1)
-        def database() -> LogDatabase:
-            from agentic_retriever.catalog.log_database import LogDatabase  # noqa: PLC0415 - loads SQLAlchemy
+        def database() -> HistoryDatabase:
+            from agentic_retriever.catalog.history_database import HistoryDatabase  # noqa: PLC0415 - loads SQLAlchemy
 
-            return LogDatabase(address, text=text, clock=clock, **options)
+            return HistoryDatabase(address, text=text, clock=clock, **options)
 
         self._name = str(address)
         self._clock = clock
@@ -346,7 +348,7 @@ class QueryLog:
         given = Feedback(rating=rating, comment=comment, user_id=user_id, created_at=self._clock())
         self._read(lambda database: database.add_feedback(query_id, given))
 
-    def _read(self, read: Callable[[LogDatabase], T]) -> T:
+    def _read(self, read: Callable[[HistoryDatabase], T]) -> T:
         """Read what this process just recorded, too."""
         self.flush(_FLUSH_BEFORE_READING_S)
         return self._reads.call(lambda: read(self._database()), _READ_TIMEOUT_S)

@@ -54,7 +54,7 @@ class Indexes:
         self._lock = threading.RLock()
         self._rows: Mapping[str, IndexRow] = {}
         self._read_at: float | None = None
-        self._stamp: object = None
+        self._read_version: object = None  # of the file, when the rows were read
         self._is_prepared = False
 
     def rows(self) -> Mapping[str, IndexRow]:
@@ -73,11 +73,11 @@ class Indexes:
                 self._is_prepared = True
             if not self.database.exists:
                 return {}
-            now, stamp = self._timer(), self.database.stamp()
-            if stamp is None or stamp != self._stamp or self._read_at is None:
+            now, version = self._timer(), self.database.file_version()
+            if version is None or version != self._read_version or self._read_at is None:
                 with self.database.reading() as connection:
                     self._rows = self.all(connection)
-            self._read_at, self._stamp = now, stamp
+            self._read_at, self._read_version = now, version
             return self._rows
 
     def row(self, name: str) -> IndexRow:

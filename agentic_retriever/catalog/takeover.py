@@ -19,8 +19,8 @@ import sqlalchemy as sa
 
 from agentic_retriever.catalog.address import CATALOG_FILE, Address
 from agentic_retriever.catalog.database import Database, discard
-from agentic_retriever.catalog.entries import utc_now
 from agentic_retriever.catalog.indexes import PAGE, Indexes, copy_contents
+from agentic_retriever.catalog.records import utc_now
 from agentic_retriever.catalog.tables import DOCUMENTS, INDEXES, NODES, VIEWS
 from agentic_retriever.errors import SourceError, StoreError
 from agentic_retriever.stores.files import read_files, read_header

@@ -2,20 +2,16 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentic_retriever.cli import terminal
+from agentic_retriever.cli import documents, indexes, queries, serve, terminal
 from agentic_retriever.cli.bench import bench, bench_routing, train
 from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
-from agentic_retriever.cli.documents import documents_app, worker
-from agentic_retriever.cli.indexes import index_app
-from agentic_retriever.cli.mcp import mcp
-from agentic_retriever.cli.queries import query, route, stats, warm
-from agentic_retriever.cli.serve import keys_app, serve
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 something needs attention; 2 wrong command line; 3 setting; 4 question or filter; "
@@ -32,9 +28,40 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(index_app, name="index")
-app.add_typer(documents_app, name="documents")
-app.add_typer(keys_app, name="keys")
+
+# The whole command line: what stands alone, then each group with its help.
+_ALONE: tuple[Callable[..., None], ...] = (
+    demo, queries.query, queries.route, doctor, queries.stats, bench_routing, bench, train, queries.warm,
+    documents.worker, serve.serve, serve.mcp,
+)  # fmt: skip
+_GROUPS: dict[str, tuple[str, dict[str, Callable[..., None]]]] = {
+    "index": (
+        "Make, list, show, copy and remove indexes.",
+        {
+            "add": indexes.add, "list": indexes.list_indexes, "show": indexes.show, "build": indexes.build,
+            "copy": indexes.copy, "remove": indexes.remove,
+        },
+    ),
+    "documents": (
+        "Upload, list, correct, switch off and remove documents.",
+        {
+            "upload": documents.upload, "list": documents.list_documents, "show": documents.show,
+            "update": documents.update, "reprocess": documents.reprocess, "deactivate": documents.deactivate,
+            "activate": documents.activate, "delete": documents.delete,
+        },
+    ),
+    "keys": (
+        "Make, list and revoke keys of the service.",
+        {"create": serve.create, "list": serve.list_keys, "revoke": serve.revoke},
+    ),
+}  # fmt: skip
+for _command in _ALONE:
+    app.command()(terminal.reported(_command))
+for _name, (_help, _commands) in _GROUPS.items():
+    _group = typer.Typer(help=_help, no_args_is_help=True)
+    for _verb, _command in _commands.items():
+        _group.command(_verb)(terminal.reported(_command))
+    app.add_typer(_group, name=_name)
 
 
 def _show_version(value: bool) -> None:
@@ -48,7 +75,7 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def _common(
     ctx: typer.Context,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder that holds the indexes.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder that holds the indexes.")] = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show the stack of an unexpected error.")] = False,
     version: Annotated[  # noqa: ARG001 - its callback reads it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
@@ -56,10 +83,6 @@ def _common(
 ) -> None:
     ctx.obj = data_dir
     ctx.meta[terminal.SHOW_TRACEBACK] = traceback
-
-
-for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm, worker, serve, mcp):
-    app.command()(_command)
 
 
 def main() -> None:

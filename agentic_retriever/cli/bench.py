@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.terminal import Console, load_config, opened_router, reported, shown_steps
+from agentic_retriever.cli.terminal import Console, load_config, opened_router, router_of, shown_steps
 
 if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
@@ -32,7 +32,6 @@ Limit = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="For whatever is drawn by chance.")]
 
 
-@reported
 def bench(
     ctx: typer.Context,
     datasets: Annotated[
@@ -42,20 +41,18 @@ def bench(
         ),
     ] = None,
     strategies: Annotated[
-        str | None, typer.Option("--strategies", help="Names with commas between, auto included; all by default.")
+        str | None, typer.Option(help="Names with commas between, auto included; all by default.")
     ] = None,
-    mode: Annotated[
-        str, typer.Option("--mode", help="all, or round_robin: each question of one strategy, in turn.")
-    ] = "all",
+    mode: Annotated[str, typer.Option(help="all, or round_robin: each question of one strategy, in turn.")] = "all",
     vectors: Vectors = None,
     views: Annotated[
         bool, typer.Option("--views/--no-views", help="Build leaves and summaries, which some strategies need.")
     ] = True,
     limit: Limit = None,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Nodes fetched for a question.")] = 100,
+    depth: Annotated[int, typer.Option(min=1, help="Nodes fetched for a question.")] = 100,
     seed: Seed = 0,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", help="The row that the others are tested against; vector by default.")
+        str | None, typer.Option(help="The row that the others are tested against; vector by default.")
     ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Measure LlamaIndex's retrievers, too.")] = False,
     answers: Annotated[bool, typer.Option("--answers", help="Answer the questions, too, and measure that.")] = False,
@@ -65,9 +62,7 @@ def bench(
     gate: Annotated[
         bool, typer.Option("--gate", help="Hold answers and routing against targets, of the sample if none is named.")
     ] = False,
-    keep: Annotated[
-        Path | None, typer.Option("--keep", help="Keep the indexes in this folder, for the next run.")
-    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the indexes in this folder, for the next run.")] = None,
     json_file: JsonFile = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report with plots into this file.")] = None,
 ) -> None:
@@ -97,7 +92,6 @@ def bench(
         raise typer.Exit(1)
 
 
-@reported
 def bench_routing(
     ctx: typer.Context,
     datasets: Datasets,
@@ -119,10 +113,9 @@ def bench_routing(
     _show(console, result.tables(), warnings=result.warnings, remarks=result.remarks)
 
 
-@reported
 def train(
     ctx: typer.Context,
-    index: Annotated[str, typer.Option("--index", help="The index to train.")],
+    index: Annotated[str, typer.Option(help="The index to train.")],
     datasets: Annotated[
         list[str], typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions.")
     ],
@@ -137,7 +130,7 @@ def train(
 
     console, given = Console(), [load_dataset(name, with_corpus=False) for name in datasets]
     options = TrainingOptions(vectors=vectors, limit=limit, seed=seed, dry_run=dry_run)
-    with opened_router(load_config(ctx.obj)) as router, shown_steps(console) as steps:
+    with router_of(ctx) as router, shown_steps(console) as steps:
         trained = train_strategies(given, router, index, options, watcher=steps)
     if json_file is not None:
         _write_json(json_file, trained.to_dict())

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _ASKED_AGAIN: Final = "en-030"
 
 
-@terminal.reported
 def demo(ctx: typer.Context) -> None:
     """Build three sample indexes and answer questions in three languages; needs no key and no server."""
     from agentic_retriever.embeddings import PackedVectors

@@ -32,7 +32,6 @@ class Finding(NamedTuple):
     detail: str
 
 
-@terminal.reported
 def doctor(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """Check what is configured, reachable and indexed, and say what to do."""
     console, config = terminal.Console(), terminal.load_config(ctx.obj)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from agentic_retriever.lifecycle.documents import Documents
     from agentic_retriever.router import AgenticRouter
 
-documents_app = typer.Typer(help="Upload, list, correct, switch off and remove documents.", no_args_is_help=True)
-
 
 def _checked(pairs: list[str] | None) -> list[str] | None:
     wrong = next((pair for pair in pairs or () if not pair.partition("=")[0].strip() or "=" not in pair), None)
@@ -50,18 +48,16 @@ Wait = Annotated[
 ]
 
 
-@documents_app.command("upload")
-@terminal.reported
-def documents_upload(
+def upload(
     ctx: typer.Context,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files.")],
-    index: Annotated[str, typer.Option("--index", help="The index; made if there is none.")],
+    index: Annotated[str, typer.Option(help="The index; made if there is none.")],
     title: Title = None,
     document_type: Kind = None,
     number: Number = None,
     tag: Tags = None,
     metadata: Metadata = None,
-    description: Annotated[str, typer.Option("--description", help="What a new index holds.")] = "",
+    description: Annotated[str, typer.Option(help="What a new index holds.")] = "",
     wait: Wait = True,
     as_json: terminal.AsJson = False,
 ) -> None:
@@ -74,7 +70,7 @@ def documents_upload(
         "tags": tag or [],
     }
     said["description"] = description
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         for path in paths:
             try:
                 records.append(router.documents.upload(path, index=index, metadata=_metadata(metadata), **said))
@@ -87,18 +83,14 @@ def documents_upload(
         raise typer.Exit(1)
 
 
-@documents_app.command("list")
-@terminal.reported
-def documents_list(
+def list_documents(
     ctx: typer.Context,
-    index: Annotated[str | None, typer.Option("--index", help="Of this index only.")] = None,
-    status: Annotated[
-        str | None, typer.Option("--status", help="pending, processing, indexed, failed or inactive.")
-    ] = None,
+    index: Annotated[str | None, typer.Option(help="Of this index only.")] = None,
+    status: Annotated[str | None, typer.Option(help="pending, processing, indexed, failed or inactive.")] = None,
     document_type: Kind = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="With this tag only.")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="In title, file name or number.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Most that are listed.")] = 50,
+    tag: Annotated[str | None, typer.Option(help="With this tag only.")] = None,
+    search: Annotated[str | None, typer.Option(help="In title, file name or number.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most that are listed.")] = 50,
     as_json: terminal.AsJson = False,
 ) -> None:
     """List documents, newest first."""
@@ -117,9 +109,7 @@ def documents_list(
         console.note(f"{len(records):,} of {total:,}; --limit shows more")
 
 
-@documents_app.command("show")
-@terminal.reported
-def documents_show(
+def show(
     ctx: typer.Context,
     document_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the document.")],
     as_json: terminal.AsJson = False,
@@ -140,9 +130,7 @@ def documents_show(
         console.table(["section", "title"], list(sections.items()))
 
 
-@documents_app.command("update")
-@terminal.reported
-def documents_update(
+def update(
     ctx: typer.Context,
     document_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the document.")],
     title: Title = None,
@@ -154,17 +142,15 @@ def documents_update(
 ) -> None:
     """Correct what is known of a document; KEY= takes a value away."""
     given: dict[str, Any] = {"title": title, "document_type": document_type, "document_number": number, "tags": tag}
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         record = router.documents.update(document_id, **given, metadata=_metadata(metadata))
     _show(terminal.Console(), [record], as_json=as_json)
 
 
-@documents_app.command("reprocess")
-@terminal.reported
-def documents_reprocess(ctx: typer.Context, ids: Ids, wait: Wait = True, as_json: terminal.AsJson = False) -> None:
+def reprocess(ctx: typer.Context, ids: Ids, wait: Wait = True, as_json: terminal.AsJson = False) -> None:
     """Read, cut and embed documents again; exit code 1 when one of them failed."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         records = [router.documents.reprocess(one) for one in ids]
         records = _followed(console, router, records) if wait else records
     _show(console, records, as_json=as_json)
@@ -172,23 +158,17 @@ def documents_reprocess(ctx: typer.Context, ids: Ids, wait: Wait = True, as_json
         raise typer.Exit(1)
 
 
-@documents_app.command("deactivate")
-@terminal.reported
-def documents_deactivate(ctx: typer.Context, ids: Ids) -> None:
+def deactivate(ctx: typer.Context, ids: Ids) -> None:
     """Take documents out of all results; nothing is lost."""
     _each(ctx, ids, lambda documents, one: documents.deactivate(one).status.value)
 
 
-@documents_app.command("activate")
-@terminal.reported
-def documents_activate(ctx: typer.Context, ids: Ids) -> None:
+def activate(ctx: typer.Context, ids: Ids) -> None:
     """Bring documents back into results; nothing is embedded again."""
     _each(ctx, ids, lambda documents, one: documents.activate(one).status.value)
 
 
-@documents_app.command("delete")
-@terminal.reported
-def documents_delete(ctx: typer.Context, ids: Ids) -> None:
+def delete(ctx: typer.Context, ids: Ids) -> None:
     """Remove documents with what was kept of them."""
 
     def delete(documents: Documents, one: str) -> str:
@@ -198,16 +178,13 @@ def documents_delete(ctx: typer.Context, ids: Ids) -> None:
     _each(ctx, ids, delete)
 
 
-@terminal.reported
 def worker(
     ctx: typer.Context,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=64, help="Documents processed side by side.")
-    ] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Documents processed side by side.")] = 1,
 ) -> None:
     """Process uploaded documents until interrupted; any number may, where catalog and vectors are on servers."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         router.start_worker(concurrency)
         terminal.Console().note(f"processing documents, {concurrency} at a time; end with Ctrl-C")
         with suppress(KeyboardInterrupt):
@@ -217,7 +194,7 @@ def worker(
 
 def _records(ctx: typer.Context) -> Documents:
     """Open the records alone, which works while another process holds the indexes."""
-    router = terminal.opened_router(terminal.load_config(ctx.obj))
+    router = terminal.router_of(ctx)
     ctx.call_on_close(router.close)
     return router.documents
 
@@ -265,6 +242,6 @@ def _show(console: terminal.Console, records: list[DocumentRecord], *, as_json: 
 
 def _each(ctx: typer.Context, ids: list[str], change: Callable[[Documents, str], str]) -> None:
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         for one in ids:
             console.line(f"{one}: {change(router.documents, one)}")

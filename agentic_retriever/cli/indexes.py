@@ -18,26 +18,21 @@ if TYPE_CHECKING:
 
 _SHOWN_DOCUMENTS = 20
 
-index_app = typer.Typer(help="Make, list, show, copy and remove indexes.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
 
 
-@index_app.command("add")
-@terminal.reported
-def index_add(
+def add(
     ctx: typer.Context,
     name: Name,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
-    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
-    chunk_size: Annotated[
-        int | None, typer.Option("--chunk-size", help="Largest chunk of a new index, tokens.")
-    ] = None,
+    description: Annotated[str, typer.Option(help="What the index holds; helps routing.")] = "",
+    chunk_size: Annotated[int | None, typer.Option(help="Largest chunk of a new index, tokens.")] = None,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Make an index from files, or bring it up to date with them; exit code 1 when some of them were not read."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
+    with terminal.router_of(ctx) as router, terminal.shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, chunk_size=chunk_size, progress=progress)
         router.stored_index(name).build_views(progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
@@ -50,9 +45,7 @@ def index_add(
         raise typer.Exit(1)
 
 
-@index_app.command("list")
-@terminal.reported
-def index_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
+def list_indexes(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """List the indexes."""
     # Opens none, so it works while another process holds them.
     from agentic_retriever.catalog.address import Address
@@ -69,12 +62,10 @@ def index_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
         console.note(f"no index in {storage.data_dir}; add one with: agentic-retriever index add NAME PATH")
 
 
-@index_app.command("show")
-@terminal.reported
-def index_show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False) -> None:
+def show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False) -> None:
     """Show an index: its pins, counts, documents and fields."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         facts = index_facts(router, name)
     if as_json:
         console.json(facts)
@@ -93,23 +84,19 @@ def index_show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False)
         console.note(f"and {len(documents) - _SHOWN_DOCUMENTS:,} more documents; --json lists all")
 
 
-@index_app.command("build")
-@terminal.reported
-def index_build(ctx: typer.Context, name: Name) -> None:
+def build(ctx: typer.Context, name: Name) -> None:
     """Build the leaves and summaries of an index, which some strategies need, however large it is."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
+    with terminal.router_of(ctx) as router, terminal.shown_progress(console) as progress:
         router.build_views(name, progress=progress)
         views = ", ".join(sorted(view.value for view in router.index(name).views))
     console.line(f"{name}: {views} ready")
 
 
-@index_app.command("copy")
-@terminal.reported
-def index_copy(
+def copy(
     ctx: typer.Context,
     name: Name,
-    to: Annotated[str, typer.Option("--to", metavar="server|embedded", help="Where its nodes go.")],
+    to: Annotated[str, typer.Option(metavar="server|embedded", help="Where its nodes go.")],
     new_name: Annotated[
         str | None, typer.Option("--as", help="Keep the index and make a copy of this name; else the index moves.")
     ] = None,
@@ -117,7 +104,7 @@ def index_copy(
 ) -> None:
     """Move an index to the Qdrant server or back, or copy it; run again, it goes on where it was cut off."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_steps(console) as steps:
+    with terminal.router_of(ctx) as router, terminal.shown_steps(console) as steps:
         report = router.copy_index(name, to=to, new_name=new_name, progress=steps)
     if as_json:
         console.json(asdict(report))
@@ -128,9 +115,7 @@ def index_copy(
     console.line(f"{report.name}: {counts or 'no nodes'} {what} {report.to}{resumed}")
 
 
-@index_app.command("remove")
-@terminal.reported
-def index_remove(
+def remove(
     ctx: typer.Context,
     name: Name,
     documents: Annotated[

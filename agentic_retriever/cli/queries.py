@@ -23,19 +23,18 @@ _MOST_DAYS = 36_500
 _NEAREST = 3  # passages that are shown where nothing is answered
 
 
-@terminal.reported
 def query(
     ctx: typer.Context,
     text: terminal.Question,
     index: terminal.PinnedIndex = None,
     strategy: terminal.PinnedStrategy = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Most nodes to retrieve.")] = None,
     as_json: terminal.AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is written.")] = False,
-    max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
-    max_usd: Annotated[float | None, typer.Option("--max-usd", help="Most money for model calls, in USD.")] = None,
-    max_llm_calls: Annotated[int | None, typer.Option("--max-llm-calls", help="Most model calls; 0 asks none.")] = None,
+    max_ms: Annotated[float | None, typer.Option(help="Most milliseconds for the whole query.")] = None,
+    max_usd: Annotated[float | None, typer.Option(help="Most money for model calls, in USD.")] = None,
+    max_llm_calls: Annotated[int | None, typer.Option(help="Most model calls; 0 asks none.")] = None,
 ) -> None:
     """Answer a question with citations."""
     from agentic_retriever.schema import Budget
@@ -47,7 +46,7 @@ def query(
         "top_k": top_k,
         "budget": Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls),
     }
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         asked = _read(text)
         answer = _streamed(console, router, asked, wanted) if streams else router.query(asked, **wanted)
         explanation = router.explanation(answer.route) if explain else None
@@ -81,7 +80,6 @@ def _streamed(console: terminal.Console, router: AgenticRouter, text: str, wante
     return answer
 
 
-@terminal.reported
 def route(
     ctx: typer.Context,
     text: terminal.Question,
@@ -91,7 +89,7 @@ def route(
 ) -> None:
     """Show which index and strategy a question goes to, and why."""
     console = terminal.Console()
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         explanation = router.explain(_read(text), index=index or None, strategy=strategy)
     if as_json:
         console.json(explanation.decision.to_dict())
@@ -157,10 +155,9 @@ def _read(text: str) -> str:
         raise InvalidQueryError(garbled) from err
 
 
-@terminal.reported
 def stats(
     ctx: typer.Context,
-    days: Annotated[float, typer.Option("--days", min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
+    days: Annotated[float, typer.Option(min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
     as_json: terminal.AsJson = False,
 ) -> None:
     """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
@@ -187,7 +184,6 @@ def stats(
         console.table(headers, rows, title=title)
 
 
-@terminal.reported
 def warm(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions, one a line, or .jsonl with a field query.")],

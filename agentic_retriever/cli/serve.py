@@ -1,4 +1,4 @@
-"""``serve`` and ``keys``."""
+"""``serve``, ``mcp`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -17,36 +17,24 @@ if TYPE_CHECKING:
 
 _INSTALL = "install it with: pip install 'agentic-retriever[service]'"
 
-keys_app = typer.Typer(help="Make, list and revoke keys of the service.", no_args_is_help=True)
 
-
-@terminal.reported
 def serve(
     ctx: typer.Context,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; beyond this machine needs keys.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
-    ] = 8000,
-    rate: Annotated[
-        str, typer.Option("--rate", help="Requests that a key may send; empty for no limit.")
-    ] = "600/minute",
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond this machine needs keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    rate: Annotated[str, typer.Option(help="Requests that a key may send; empty for no limit.")] = "600/minute",
     max_requests: Annotated[
-        int, typer.Option("--max-requests", min=0, help="Requests answered at once; 0 for what suits the machine.")
+        int, typer.Option(min=0, help="Requests answered at once; 0 for what suits the machine.")
     ] = 0,
-    max_uploads: Annotated[int, typer.Option("--max-uploads", min=1, help="Uploads received at once.")] = 4,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Threads that process documents here.")] = 1,
-    warm: Annotated[Path | None, typer.Option("--warm", help="File of questions to ask before being ready.")] = None,
-    grace_s: Annotated[float, typer.Option("--grace-s", min=0, help="Seconds that answers have at the end.")] = 30.0,
-    regulations: Annotated[
-        str, typer.Option("--regulations", help="Index of /api/admin/regulatory-documents.")
-    ] = "regulations",
+    max_uploads: Annotated[int, typer.Option(min=1, help="Uploads received at once.")] = 4,
+    workers: Annotated[int, typer.Option(min=0, help="Threads that process documents here.")] = 1,
+    warm: Annotated[Path | None, typer.Option(help="File of questions to ask before being ready.")] = None,
+    grace_s: Annotated[float, typer.Option(min=0, help="Seconds that answers have at the end.")] = 30.0,
+    regulations: Annotated[str, typer.Option(help="Index of /api/admin/regulatory-documents.")] = "regulations",
 ) -> None:
     """Serve the router by HTTP, with a page, until it is interrupted; in-flight answers are finished then."""
     try:
-        from agentic_retriever.service.app import create_app
-        from agentic_retriever.service.server import Server
+        from agentic_retriever.service.app import Server, create_app
         from agentic_retriever.service.settings import ServiceSettings
     except ImportError as err:
         raise ConfigError(f"the service needs the extra service ({err.name} is missing); {_INSTALL}") from err
@@ -57,7 +45,7 @@ def serve(
     console = terminal.Console()
     # uvicorn hands the signal on when it has ended; the router is closed on the way out.
     signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(0))
-    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
+    with terminal.router_of(ctx) as router:
         app = create_app(router, settings)
         server = Server(app, on_start=lambda url: console.line(f"listening on {url}"))
         try:
@@ -70,12 +58,20 @@ def serve(
             raise
 
 
-@keys_app.command("create")
-@terminal.reported
-def keys_create(
+def mcp(ctx: typer.Context) -> None:
+    """Serve the router to one agent by MCP, over standard input and output; the agent's program starts this."""
+    try:
+        from agentic_retriever.service.mcp import serve_stdio
+    except ImportError as err:
+        raise ConfigError(f"mcp needs the extra service ({err.name} is missing); {_INSTALL}") from err
+    with terminal.router_of(ctx) as router:
+        serve_stdio(router)
+
+
+def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
-    role: Annotated[str, typer.Option("--role", help="ask, write (documents) or admin (everything).")] = "ask",
+    role: Annotated[str, typer.Option(help="ask, write (documents) or admin (everything).")] = "ask",
     as_json: terminal.AsJson = False,
 ) -> None:
     """Make a key and show it, this once."""
@@ -89,9 +85,7 @@ def keys_create(
         console.note("keep it: only its hash is stored")
 
 
-@keys_app.command("list")
-@terminal.reported
-def keys_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
+def list_keys(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """List the keys, without themselves."""
     console, found = terminal.Console(), _table(ctx).all()
     if as_json:
@@ -100,9 +94,7 @@ def keys_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     console.table(["id", "name", "role", "created", "revoked"], [list(one.shown().values()) for one in found])
 
 
-@keys_app.command("revoke")
-@terminal.reported
-def keys_revoke(
+def revoke(
     ctx: typer.Context, key_id: Annotated[str, typer.Argument(metavar="ID", help="As keys list shows it.")]
 ) -> None:
     """Make a key worthless; a running service notices within a second."""

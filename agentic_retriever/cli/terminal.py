@@ -318,3 +318,7 @@ def opened_router(config: RouterConfig) -> AgenticRouter:
     from agentic_retriever.router import AgenticRouter
 
     return AgenticRouter(config)
+
+
+def router_of(ctx: typer.Context) -> AgenticRouter:
+    return opened_router(load_config(ctx.obj))

@@ -31,14 +31,19 @@ from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import PackedVectors, embedding_name, query_hash, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
-from agentic_retriever.evaluation import datasets, material, measures, peers, results
+from agentic_retriever.evaluation import datasets, measures, peers, results
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.intents import intent_dataset
-from agentic_retriever.evaluation.material import RoutingMaterial
 from agentic_retriever.evaluation.measures import AUTO, ORACLE
 from agentic_retriever.evaluation.peers import Journal, Run, peer_contestants, router_contestant
 from agentic_retriever.evaluation.results import Benchmark, BenchOptions, TargetResult
-from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, material_key, measure_routing
+from agentic_retriever.evaluation.routing import (
+    ASKS_A_MODEL,
+    RoutingBenchmark,
+    RoutingMaterial,
+    material_key,
+    measure_routing,
+)
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
@@ -73,7 +78,7 @@ class _Target:
     dataset: Dataset
     router: AgenticRouter
     index: str
-    asked: material.Asked
+    asked: datasets.Asked
     vectors_from: str
     problems: ProblemReport
     owned: bool  # whether the index may be closed and opened again
@@ -374,13 +379,13 @@ def _asked_router(bench: _Bench, dataset: Dataset) -> Iterator[tuple[AgenticRout
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if dataset.pseudo else ''}")
-    known = material.given_vectors(dataset, bench.options.vectors, base)
+    known = datasets.given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
-    asked = material.with_vectors(
+    asked = datasets.with_vectors(
         limited.queries, known, base.get_query_embedding, about=limited.name, timer=bench.timer, watcher=bench.watcher
     )
     questions = {query_hash(query.text): asked.vectors[query.query_id] for query in asked.queries}
-    source = material.GivenVectors(embedding_name(base), {**material.passage_vectors(dataset, known), **questions})
+    source = datasets.GivenVectors(embedding_name(base), {**datasets.passage_vectors(dataset, known), **questions})
     config = _quiet(bench.config, bench.folder / name)
     with AgenticRouter(config, embedding=base, llm=bench.llm, packed=[source]) as router:
         bench.watcher.begin(f"indexing {dataset.name}", len(dataset.documents))
@@ -460,11 +465,11 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
 
 def _with_vectors(
     bench: _Bench, dataset: Dataset, router: AgenticRouter, about: str
-) -> tuple[material.Asked, material.KnownVectors]:
+) -> tuple[datasets.Asked, datasets.KnownVectors]:
     """Take the questions that are asked with their vectors, given ones or those of the router's model."""
     model, limited = router.resources.embedding(), dataset.limited(bench.options.limit, bench.options.seed)
-    known = material.given_vectors(limited, bench.options.vectors, model.base)
-    asked = material.with_vectors(
+    known = datasets.given_vectors(limited, bench.options.vectors, model.base)
+    asked = datasets.with_vectors(
         limited.queries, known, model.embed_query, about=about, timer=bench.timer, watcher=bench.watcher
     )
     return asked, known

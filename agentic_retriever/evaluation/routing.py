@@ -12,12 +12,12 @@ import numpy as np
 from agentic_retriever import __version__
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import measures, peers
-from agentic_retriever.evaluation.datasets import ProblemReport
-from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial
+from agentic_retriever.evaluation.datasets import Asked, LabelledQuery, ProblemReport, Vector
 from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.derived import SILENT, Watcher
-from agentic_retriever.resources import make_classifier, make_selector
+from agentic_retriever.resources import make_classifier, make_selector, measured
+from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.routing import (
     DomainTerms,
@@ -28,7 +28,7 @@ from agentic_retriever.routing import (
     assess_complexity,
     query_features,
 )
-from agentic_retriever.schema import Record, Selection
+from agentic_retriever.schema import Record, Selection, StrategyCard
 from agentic_retriever.show import Cell, Section, figure_text, render, short_text, shortened
 
 FORMAT: Final = 1  # version of the JSON
@@ -38,6 +38,54 @@ CHOICE: Final = "choice"  # kind of the record of a choice in a journal
 _WAYS: Final = ("auto", "profile", "embedding", "llm")
 _NO_DESCRIPTIONS: Final = "not every index has an embedded description"
 _NO_MODEL: Final = "no language model is configured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedQuery(LabelledQuery):
+    """A question as routing is asked it: its text, its vector, and the labels that routing is measured by."""
+
+    dataset: str
+    vector: Vector | None  # The embedded question, (dimension,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingMaterial:
+    """What routing is measured on."""
+
+    profiles: dict[str, IndexProfile] = field(default_factory=dict)
+    cards: dict[str, Sequence[StrategyCard]] = field(default_factory=dict)
+    passages: dict[str, Vector] = field(default_factory=dict)  # the descriptions, embedded as passages
+    queries: list[RoutedQuery] = field(default_factory=list)
+    unlabelled: list[RoutedQuery] = field(default_factory=list)  # whose index is not known
+    datasets: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[ProblemReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seed: int = 0
+
+    def add_index(self, router: AgenticRouter, name: str, *, owned: bool) -> None:
+        """Take what stage one and stage two know of an index; one of the benchmark's own is offered every strategy."""
+        index = router.index(name)
+        profile = self.profiles[name] = index.profile()
+        self.cards[name] = tuple(REGISTRY.values()) if owned else cards(index, measured=measured(index)[0])
+        if profile.description:
+            embedded = router.resources.embedding().embed_sentences([profile.description])
+            self.passages[name] = embedded.astype(np.float32)[0]
+
+    def add_queries(self, dataset: str, asked: Asked, *, index: str | None = None) -> None:
+        """Take questions, of one index or of those that they name."""
+        for query in asked.queries:
+            wanted = (index or query.index) if query.answerable else None
+            routed = RoutedQuery(
+                query_id=f"{dataset}/{query.query_id}", text=query.text, dataset=dataset, index=wanted,
+                vector=asked.vectors.get(query.query_id), answerable=query.answerable, strategy=query.strategy,
+                complexity=query.complexity,
+            )  # fmt: skip
+            (self.queries if wanted is not None or not query.answerable else self.unlabelled).append(routed)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Dimensions of the sample of every index that has one."""
+        return {name: p.sample.shape[1] for name, p in self.profiles.items() if len(p.sample)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

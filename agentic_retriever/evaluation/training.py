@@ -14,8 +14,16 @@ import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
 from agentic_retriever.evaluation import measures, peers
-from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
-from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
+from agentic_retriever.evaluation.datasets import (
+    Asked,
+    Dataset,
+    LabelledQuery,
+    ProblemReport,
+    Vector,
+    check_names,
+    given_vectors,
+    with_vectors,
+)
 from agentic_retriever.evaluation.measures import MEASURES, Row
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.derived import SILENT, Watcher

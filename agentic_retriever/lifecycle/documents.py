@@ -24,7 +24,7 @@ from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, No
 from agentic_retriever.catalog.tables import FREE
 from agentic_retriever.indices import Indexer, StoredIndex
 from agentic_retriever.indices.ingest import node_facts
-from agentic_retriever.ingestion import CHUNKING_VERSION, SourceDocument
+from agentic_retriever.ingestion import CHUNKING_VERSION
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 from agentic_retriever.json_files import write_atomically
@@ -367,8 +367,7 @@ class Documents:
         metadata = {key: value for key, value in metadata.items() if value is not None}
         entry = entry._replace(title=new.get("title", entry.title), metadata=metadata)
         if ":" in entry.content_hash:
-            told = {name: getattr(entry, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
-            entry = entry._replace(content_hash=f"{CHUNKING_VERSION}:{SourceDocument(**told).content_hash}")
+            entry = entry._replace(content_hash=f"{CHUNKING_VERSION}:{entry.document.content_hash}")
         changed.sort(key=lambda node: node.node_id)
         Indexer(index).replace_nodes(entry, changed, columns)
         index.build_search()

@@ -19,8 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.claims import LEASE_S, Claims
-from agentic_retriever.catalog.documents import CHANNEL
+from agentic_retriever.catalog.documents import CHANNEL, LEASE_S, Claims
 from agentic_retriever.catalog.records import DocumentRecord
 from agentic_retriever.indices import Indexer
 from agentic_retriever.indices.derived import SilentProgress
@@ -176,7 +175,10 @@ class DocumentWorker:
         source, root, kind = self._documents.records.columns(record.id, "source", "root", "kind")
         config, folder = self._resources.config, self._documents.folder
         if not record.stored_filename and kind == "document":  # it came as one of LlamaIndex, whose text is kept
-            return self._kept(record), []
+            entry = self._resources.stored(record.index).catalog.get(record.doc_id)
+            if entry is None:
+                raise errors.SourceError("the text of the document is gone; add it again")
+            return entry.document, []
         path = folder / record.stored_filename if record.stored_filename else Path(source)
         if not path.is_file():
             self._documents.check_folder()
@@ -194,15 +196,6 @@ class DocumentWorker:
         if not found or not found[0].text.strip():
             raise errors.SourceError(f"{record.filename or path.name} {notes[0] if notes else 'holds no text'}")
         return found[0], notes
-
-    def _kept(self, record: DocumentRecord) -> SourceDocument:
-        entry = self._resources.stored(record.index).catalog.get(record.doc_id)
-        if entry is None:
-            raise errors.SourceError("the text of the document is gone; add it again")
-        told = {
-            name: getattr(entry, name) for name in ("doc_id", "text", "metadata", "source", "root", "title", "kind")
-        }
-        return SourceDocument(**told)
 
     def _advance(self, document_id: str, percent: int) -> None:
         if self._stopping.is_set() or document_id in self._lost:

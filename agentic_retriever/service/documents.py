@@ -19,9 +19,8 @@ from agentic_retriever.resources import measured
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.problems import PROBLEMS, Refused
 from agentic_retriever.service.queries import Shared
-from agentic_retriever.service.sending import event
+from agentic_retriever.service.responses import PROBLEMS, Refused, event
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service
 

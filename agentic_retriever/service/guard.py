@@ -28,7 +28,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
-from agentic_retriever.service.problems import Refused, busy, problem, problem_of
+from agentic_retriever.service.responses import Refused, busy, problem, problem_of
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.threads import usable_cores
 

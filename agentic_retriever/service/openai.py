@@ -20,9 +20,8 @@ from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.pipeline.conversations import MAX_ID_CHARS, turns_of
 from agentic_retriever.schema import Answer, Citation
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.problems import Refused, problem_of
 from agentic_retriever.service.queries import Shared
-from agentic_retriever.service.sending import events, json_bytes, unless_gone
+from agentic_retriever.service.responses import Refused, events, json_bytes, problem_of, unless_gone
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.service.state import Service
 

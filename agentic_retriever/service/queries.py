@@ -8,13 +8,12 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from agentic_retriever.catalog.entries import Analytics, LogEntry
+from agentic_retriever.catalog.records import Analytics, LogEntry
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Difference, RouteDecision
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.problems import PROBLEMS
-from agentic_retriever.service.sending import as_json, event, events, unless_gone
+from agentic_retriever.service.responses import PROBLEMS, as_json, event, events, unless_gone
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service, service_of
 

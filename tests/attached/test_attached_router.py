@@ -15,9 +15,8 @@ from store_tools import where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, errors
-from agentic_retriever.evaluation.datasets import LabelledQuery
+from agentic_retriever.evaluation.datasets import Asked, LabelledQuery
 from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.material import Asked
 from agentic_retriever.evaluation.peers import Run
 from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing import FakeEmbedding

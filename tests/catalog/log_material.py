@@ -4,8 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 from hypothesis import strategies as st
 
-from agentic_retriever.catalog.entries import LogEntry
-from agentic_retriever.catalog.history import QueryLog
+from agentic_retriever.catalog.history import LogEntry, QueryLog
 from agentic_retriever.schema import (
     Answer,
     Citation,

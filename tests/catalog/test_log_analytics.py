@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.entries import Analytics, CitedNode, Latency, LogEntry, make_entry, nearest_rank
-from agentic_retriever.catalog.history import QueryLog
-from agentic_retriever.catalog.log_database import LogDatabase as Database
+from agentic_retriever.catalog.history import (
+    Analytics,
+    CitedNode,
+    Latency,
+    LogEntry,
+    QueryLog,
+    make_entry,
+    nearest_rank,
+)
+from agentic_retriever.catalog.history_database import HistoryDatabase as Database
 from agentic_retriever.config import PREFIX
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError, UnknownQueryError
 from agentic_retriever.schema import Confidence, Tier, TierUsage
@@ -119,7 +126,7 @@ def test_nearest_rank_is_its_definition(values, percent):
 
 
 def test_times_come_from_the_newest_queries(place, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.catalog.log_database.MAX_TIMED_ROWS", 10)
+    monkeypatch.setattr("agentic_retriever.catalog.history_database.MAX_TIMED_ROWS", 10)
     with opened(place) as log:
         for number in range(100):
             log.record(entry(number))

@@ -14,7 +14,7 @@ from waiting import in_threads, within
 
 from agentic_retriever.catalog import database as engine
 from agentic_retriever.catalog.history import QueryLog
-from agentic_retriever.catalog.log_database import MAX_TEXT_CHARS
+from agentic_retriever.catalog.history_database import MAX_TEXT_CHARS
 from agentic_retriever.errors import DeadlineExceededError, QueryLogError
 
 WAIT_S = 20

@@ -9,7 +9,7 @@ from log_material import EPOCH, answer, entry, opened, route, write
 
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.history import QueryLog, open_query_log
-from agentic_retriever.catalog.log_database import hash_of
+from agentic_retriever.catalog.history_database import hash_of
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.schema import Degradation

@@ -12,8 +12,7 @@ import pytest
 from waiting import in_threads, within
 
 from agentic_retriever.catalog import history
-from agentic_retriever.catalog.entries import LogEntry
-from agentic_retriever.catalog.history import BatchWriter, LogStats, QueryLog
+from agentic_retriever.catalog.history import BatchWriter, LogEntry, LogStats, QueryLog
 from agentic_retriever.errors import QueryLogError
 
 WAIT_S = 20
@@ -205,7 +204,7 @@ def test_a_forgotten_history_ends_its_thread(tmp_path):
 PRELUDE = """
 import os, sys, threading
 from agentic_retriever.catalog import history as writer
-from agentic_retriever.catalog.entries import LogEntry
+from agentic_retriever.catalog.records import LogEntry
 from agentic_retriever.catalog.history import QueryLog
 place = sys.argv[1]
 # The limit that a process waits at its end has a test of its own; a busy machine must not reach it in the others.

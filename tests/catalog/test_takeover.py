@@ -14,7 +14,7 @@ from store_tools import copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.catalog.history import QueryLog
-from agentic_retriever.catalog.log_database import hash_of
+from agentic_retriever.catalog.history_database import hash_of
 from agentic_retriever.testing import FakeEmbedding
 
 TEXTS = {"animals": "The cat sleeps sixteen hours a day.", "planets": "Mars has two moons."}
@@ -147,7 +147,7 @@ def test_two_processes_take_over_at_once(old, before):
 
 
 def test_a_history_is_taken_over_with_what_its_hashes_are_made_with(tmp_path, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.catalog.log_database._PRUNED_AT_ONCE", 3)
+    monkeypatch.setattr("agentic_retriever.catalog.history_database._PRUNED_AT_ONCE", 3)
     salt = old_history(tmp_path / "queries.sqlite", [f"question {n}" for n in range(8)])
     with QueryLog(
         tmp_path / "catalog.sqlite", text="hashed", before=tmp_path / "queries.sqlite", retention_days=None
@@ -165,12 +165,12 @@ def test_the_takeover_of_a_history_that_is_killed_goes_on(tmp_path):
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from agentic_retriever.catalog import log_database\n"
+        "from agentic_retriever.catalog import history_database\n"
         "from agentic_retriever.catalog.history import QueryLog\n"
-        "log_database._PRUNED_AT_ONCE, turns, real = 3, [], log_database.put_rows\n"
+        "history_database._PRUNED_AT_ONCE, turns, real = 3, [], history_database.put_rows\n"
         "def put_rows(*args):\n    turns.append(1)\n"
         "    return real(*args) if len(turns) < 3 else os.kill(os.getpid(), signal.SIGKILL)\n"
-        "log_database.put_rows = put_rows\n"
+        "history_database.put_rows = put_rows\n"
         "QueryLog(Path(sys.argv[1]) / 'catalog.sqlite', before=Path(sys.argv[1]) / 'queries.sqlite').list()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

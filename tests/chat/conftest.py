@@ -13,8 +13,7 @@ pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 @pytest.fixture
 def serve(make_router, tmp_path):
     """Starts services; each runs in a thread of its own until the test ends."""
-    from agentic_retriever.service.app import create_app
-    from agentic_retriever.service.server import Server
+    from agentic_retriever.service.app import Server, create_app
     from agentic_retriever.service.settings import ServiceSettings
 
     running = []

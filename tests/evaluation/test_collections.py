@@ -12,8 +12,7 @@ from evaluation_material import ByText, run_all
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
-from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import GivenVectors, load_vectors
+from agentic_retriever.evaluation.datasets import GivenVectors, load_dataset, load_vectors
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex

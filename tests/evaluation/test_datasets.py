@@ -8,7 +8,7 @@ import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, write_beir, write_lines, write_vectors
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation import benchmark, datasets, material
+from agentic_retriever.evaluation import benchmark, datasets
 from agentic_retriever.evaluation.harness import average_precision
 from agentic_retriever.evaluation.measures import answer_f1, answer_recall, answer_tokens, exact_match
 from agentic_retriever.schema import Complexity, Strategy
@@ -288,7 +288,7 @@ def test_answers_are_compared_word_by_word():
 
 
 def test_vectors_by_id_at_unit_length(boats, vectors):
-    known = material.load_vectors(material.vectors_file(vectors, "boats"), datasets.load_dataset(boats))
+    known = datasets.load_vectors(datasets.vectors_file(vectors, "boats"), datasets.load_dataset(boats))
     assert set(known.documents) == set(BOATS)
     assert set(known.queries) == set(BOAT_QUERIES)
     assert {len(vector) for vector in known.queries.values()} == {DIMENSION}
@@ -306,7 +306,7 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
         tmp_path / "v.npz", BOATS, BOAT_QUERIES, doc_ids=np.array(ids), doc_vectors=rows,
         query_ids=np.array(["q1", "other"]),
     )  # fmt: skip
-    known = material.load_vectors(path, datasets.load_dataset(boats))
+    known = datasets.load_vectors(path, datasets.load_dataset(boats))
     assert set(known.documents) == {"b1", "b4"}
     assert dict(known.problems.counts) == {
         "computed_document_vector": 3, "computed_query_vector": 1, "duplicate_vector": 1, "unusable_vector": 2,
@@ -324,11 +324,11 @@ def test_unusable_files_are_named(boats, tmp_path):
     ):
         path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
         with pytest.raises(EvaluationError, match=rf"v\.npz.*{told}|{told}.*v\.npz"):
-            material.load_vectors(path, dataset)
+            datasets.load_vectors(path, dataset)
     (tmp_path / "text.npz").write_text("no zip")
     for path, told in ((tmp_path / "gone.npz", "is missing"), (tmp_path / "text.npz", "cannot be read")):
         with pytest.raises(EvaluationError, match=told):
-            material.load_vectors(path, dataset)
+            datasets.load_vectors(path, dataset)
     with pytest.raises(EvaluationError, match="does not exist"):
-        material.vectors_file(tmp_path / "nowhere", "boats")
-    assert material.vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"
+        datasets.vectors_file(tmp_path / "nowhere", "boats")
+    assert datasets.vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"

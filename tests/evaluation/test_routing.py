@@ -21,8 +21,8 @@ from evaluation_material import (
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation import bench_routing, routing
-from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial
 from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter, Run
+from agentic_retriever.evaluation.routing import RoutedQuery, RoutingMaterial
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.schema import Complexity, Selection, Strategy, StrategyCard, Tier, TierUsage
 from agentic_retriever.testing import FakeEmbedding, FakeLLM

@@ -16,7 +16,7 @@ from redis_servers import OwnServer
 from waiting import in_threads, wait_until
 
 from agentic_retriever import errors
-from agentic_retriever.catalog.claims import MAX_TRIES, Claims
+from agentic_retriever.catalog.documents import MAX_TRIES, Claims
 from agentic_retriever.catalog.records import DocumentStatus
 from agentic_retriever.indices import Indexer
 from agentic_retriever.ingestion.readers import BoundedReader
@@ -82,7 +82,7 @@ def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
 
 def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(tmp_path, monkeypatch):
     bench = Bench(tmp_path / "data")
-    monkeypatch.setattr("agentic_retriever.catalog.claims.PAUSE_S", 0.0)
+    monkeypatch.setattr("agentic_retriever.catalog.documents.PAUSE_S", 0.0)
     asked = []
 
     def broken(_self, _texts, **_rest):
@@ -101,7 +101,7 @@ def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(tmp_path,
 
 def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, monkeypatch):
     bench = Bench(tmp_path / "data")
-    monkeypatch.setattr("agentic_retriever.catalog.claims.PAUSE_S", 0.0)
+    monkeypatch.setattr("agentic_retriever.catalog.documents.PAUSE_S", 0.0)
     real = Indexer.add_document
 
     def odd(self, document, *told):

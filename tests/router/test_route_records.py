@@ -23,7 +23,7 @@ from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
 
 from agentic_retriever import Budget, Strategy, errors
-from agentic_retriever.catalog.entries import make_entry
+from agentic_retriever.catalog.records import make_entry
 from agentic_retriever.llm import LLMClient, TieredClient
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,

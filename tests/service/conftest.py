@@ -9,8 +9,7 @@ from waiting import wait_until
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 
 from agentic_retriever.indices.index import _copy_sparse
-from agentic_retriever.service.app import create_app
-from agentic_retriever.service.server import Server
+from agentic_retriever.service.app import Server, create_app
 from agentic_retriever.service.settings import Role, ServiceSettings
 
 

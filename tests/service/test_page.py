@@ -8,8 +8,8 @@ from llama_index.core.schema import Document
 from service_clients import client_of, with_key
 from small_indexes import QUESTION
 
-from agentic_retriever.catalog.entries import Analytics, LogEntry, utc_now
-from agentic_retriever.service.page.plots import bar_plot, history_plots, line_plot
+from agentic_retriever.catalog.records import Analytics, LogEntry, utc_now
+from agentic_retriever.service.page import bar_plot, history_plots, line_plot
 
 VIEWS = ["/", "/compare", "/documents", "/history", "/indexes", "/settings", "/login"]
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> <a href='javascript:x'>{{ 7919 * 7927 }}</a>"

@@ -14,12 +14,10 @@ from typing_extensions import TypedDict
 from agentic_retriever import __version__, schema
 from agentic_retriever.embeddings import ollama_models
 from agentic_retriever.errors import ConfigError, UnknownIndexError
-from agentic_retriever.service import documents, models
-from agentic_retriever.service.api import system
+from agentic_retriever.service import documents, models, system
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.problems import PROBLEMS, Refused
 from agentic_retriever.service.queries import Limit, Offset, Shared
-from agentic_retriever.service.sending import unless_gone
+from agentic_retriever.service.responses import PROBLEMS, Refused, unless_gone
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.service.state import Service
 from agentic_retriever.text.tokens import identifiers

@@ -21,7 +21,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.database import DATA_ERRORS, SALT_BYTES, Database, discard, put_rows
-from agentic_retriever.catalog.entries import Analytics, CitedNode, Feedback, Latency, LogEntry, RouteCount, utc_now
+from agentic_retriever.catalog.records import Analytics, CitedNode, Feedback, Latency, LogEntry, RouteCount, utc_now
 from agentic_retriever.catalog.tables import FEEDBACK, META, QUERIES, QUERY_CITATIONS, STEPS, UtcTime
 from agentic_retriever.errors import QueryLogError, StoreError, UnknownQueryError
 from agentic_retriever.schema import Complexity, Tier
@@ -95,7 +95,7 @@ _CHECKED_WHOLE_BYTES: Final = 64_000_000
 
 
 @dataclass(eq=False)
-class LogDatabase:
+class HistoryDatabase:
     """The history in one catalog, kept within its limits. Its methods raise :class:`QueryLogError` alone.
 
     There are no locks: what two threads make at the same time is made twice, and either will do.

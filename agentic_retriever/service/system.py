@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from agentic_retriever import __version__
 from agentic_retriever.cache import CacheStats
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.service import models
 from agentic_retriever.service.guard import allow
-from agentic_retriever.service.metrics import CONTENT_TYPE
-from agentic_retriever.service.problems import PROBLEMS
 from agentic_retriever.service.queries import Shared
-from agentic_retriever.service.sending import as_json
+from agentic_retriever.service.responses import PROBLEMS, as_json
 from agentic_retriever.service.settings import Role
 from agentic_retriever.service.state import Service
 
@@ -44,7 +43,7 @@ async def ready(service: Shared, response: Response) -> models.Ready:
 async def metrics(service: Shared) -> Response:
     """Give the figures of this process in Prometheus' format."""
     await service.run(_look, service)
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _look(service: Service) -> None:

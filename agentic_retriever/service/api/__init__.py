@@ -1,1 +1,0 @@
-"""Paths beside the native ones: those of existing clients, health and figures."""

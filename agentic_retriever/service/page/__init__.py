@@ -1,1 +1,0 @@
-"""The views of the page, its plots, and what it loads."""
