@@ -143,22 +143,8 @@ def bench_routing(
     Every data set with documents is an index to choose from; with a questions file the indexes of the router are, or
     those of the sample. Other people's ways to choose an index are asked, too.
 
-    Args:
-        router: A router whose indexes questions files may be about, or settings alone.
-        *sources: Data sets, as ``benchmark`` takes them.
-        folder: Where the indexes and what was done are kept; ``None`` keeps nothing.
-        embedding: The embedding model; ``None`` takes the router's.
-        llm: The language model; ``None`` takes that of the settings.
-        timer: Returns seconds.
-        watcher: Hears how far it is.
-        **settings: ``vectors``, ``limit``, ``seed`` and ``intents`` of ``BenchOptions``.
-
-    Returns:
-        What was measured; it draws itself in Jupyter and becomes JSON.
-
-    Raises:
-        EvaluationError: If a data set cannot be used, or no question can be asked.
-        UnknownIndexError: If questions are about an index that does not exist.
+    All arguments are those of :func:`benchmark`; of ``BenchOptions`` there are ``vectors``, ``limit``, ``seed`` and
+    ``intents``. What it returns draws itself in Jupyter and becomes JSON; what it raises are the same errors.
     """
     chosen = _options(None, settings, ("vectors", "limit", "seed", "intents"))
     with _prepared(router, sources, chosen, folder, (embedding, llm), timer, watcher) as (bench, given):

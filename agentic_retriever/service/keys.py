@@ -40,15 +40,9 @@ class KeyRecord:
 
     def shown(self) -> dict[str, str]:
         """Return what people may see of it."""
-        revoked = "" if self.revoked_at is None else self.revoked_at.isoformat(timespec="seconds")
-        created = self.created_at.isoformat(timespec="seconds")
-        return {
-            "id": self.id,
-            "name": self.name,
-            "role": self.role.name.lower(),
-            "created": created,
-            "revoked": revoked,
-        }
+        times = {"created": self.created_at, "revoked": self.revoked_at}
+        told = {name: at.isoformat(timespec="seconds") if at else "" for name, at in times.items()}
+        return {"id": self.id, "name": self.name, "role": self.role.name.lower(), **told}
 
 
 class KeyTable:

@@ -27,7 +27,7 @@ from agentic_retriever.service.queries import Shared
 from agentic_retriever.service.responses import event, events, unless_gone
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.service.state import Service
-from agentic_retriever.show import axis_ticks, duration, figure_text, render
+from agentic_retriever.show import axis_ticks, duration, render
 
 static = StaticFiles(directory=Path(__file__).parent / "static")
 anybody = APIRouter(include_in_schema=False)
@@ -92,11 +92,8 @@ async def sign_out() -> Response:
 
 
 async def _choices(service: Service) -> dict[str, Any]:
-    return {"indexes": await service.run(service.router.index_names), "strategies": _strategies()}
-
-
-def _strategies() -> list[str]:
-    return [strategy.value for strategy in tuple(REGISTRY)]
+    strategies = [strategy.value for strategy in tuple(REGISTRY)]
+    return {"indexes": await service.run(service.router.index_names), "strategies": strategies}
 
 
 @page.get("/")
@@ -132,11 +129,7 @@ async def _answering(service: Service, query: str, chosen: Chosen) -> AsyncItera
             yield event("piece", piece)
         answer = pieces.answer
     if answer is not None:
-        yield event("card", await service.run(_card, answer))
-
-
-def _card(answer: Answer) -> str:
-    return render("page/answer.html", answer=answer, source_url=source_url)
+        yield event("card", await service.run(render, "page/answer.html", answer=answer, source_url=source_url))
 
 
 @page.get("/compare")
@@ -158,12 +151,10 @@ async def compared(
         except AgenticRetrieverError as err:
             return name, None, str(err)
 
-    columns = await unless_gone(request, _all(one(name) for name in dict.fromkeys(strategy)))
-    return draw(request, "columns.html", columns=columns)
+    async def every() -> list[tuple[str, Answer | None, str]]:
+        return await asyncio.gather(*map(one, dict.fromkeys(strategy)))
 
-
-async def _all(calls: Any) -> list[Any]:  # noqa: ANN401 - awaitables
-    return list(await asyncio.gather(*calls))
+    return draw(request, "columns.html", columns=await unless_gone(request, every()))
 
 
 @page.post("/feedback")
@@ -263,26 +254,14 @@ async def document(request: Request, document_id: models.DocumentId, service: Sh
 @page.get("/indexes")
 async def indexes(request: Request, service: Shared) -> Response:
     def described() -> list[Any]:
-        return [(one, *_about(service, one)) for one in documents.list_indexes(service.router)]
+        """Return each index with its profile, and with what a benchmark measured on it."""
+        found = []
+        for one in documents.list_indexes(service.router):
+            index = None if one.problem else service.router.index(one.name)
+            found.append((one, *((None, None) if index is None else (index.profile(), measured(index)[0]))))
+        return found
 
     return draw(request, "indexes.html", indexes=await service.run(described))
-
-
-def _about(service: Service, one: models.IndexOut) -> tuple[Any, Any]:
-    """Return the profile of an index, and what a benchmark measured on it as a table."""
-    if one.problem:
-        return None, None
-    index = service.router.index(one.name)
-    known, _ = measured(index)
-    table = None
-    if known is not None:
-        rows = [
-            [strategy.value, figure_text(found.quality), f"{found.p50_ms:.0f}"]
-            for strategy, found in known.strategies.items()
-        ]
-        title = f"Benchmark {known.dataset}, {known.queries:,} questions, {known.measured_on}"
-        table = {"title": title, "headers": ["strategy", "nDCG@10", "median ms"], "rows": rows}
-    return index.profile(), table
 
 
 # History and settings
@@ -294,9 +273,7 @@ async def history(request: Request, service: Shared) -> Response:
         entries = await service.run(service.router.history.list, limit=_MOST_PLOTTED)
         found = await service.run(service.router.analytics)
     except ConfigError:  # there is no history by the settings
-        return draw(
-            request, "history.html", plots=[], plotted=0, totals=[], doubtful=[], entries=[], offset=0, limit=_ROWS
-        )
+        entries, found = [], Analytics()
     tables = found.tables() if entries else []
     unsure = {one.query: one for one in entries if one.confidence is not None and one.confidence_level != "high"}
     doubtful = sorted(unsure.values(), key=lambda one: one.confidence or 0.0)[:_MOST_DOUBTFUL]
@@ -319,16 +296,7 @@ async def history_rows(
 @managing.get("/history/{query_id}")
 async def entry(request: Request, query_id: models.QueryId, service: Shared) -> Response:
     one = await service.run(service.router.history.get, query_id)
-    facts = [
-        ["asked", "" if one.recorded_at is None else f"{one.recorded_at:%Y-%m-%d %H:%M:%S} UTC"],
-        ["went to", f"{' + '.join(one.indexes)} › {one.strategy}"],
-        ["complexity", one.complexity],
-        ["written by", one.tier + (", from the cache" if one.cached else "")],
-        ["confidence", f"{one.confidence_level.replace('_', ' ')} {figure_text(one.confidence, 2)}"],
-        *([f"{step} ms", f"{ms:,.1f}"] for step, ms in one.timings_ms.items()),
-        *([["error", one.error]] if one.error else []),
-    ]
-    return draw(request, "entry.html", entry=one, facts=facts)
+    return draw(request, "entry.html", entry=one)
 
 
 @managing.post("/history/{query_id}/replay")

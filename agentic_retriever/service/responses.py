@@ -88,16 +88,6 @@ def busy(detail: str) -> Refused:
     return Refused(503, "Too busy", detail, {"Retry-After": str(RETRY_AFTER_S)})
 
 
-def status_of(error: errors.AgenticRetrieverError) -> int:
-    """Return the HTTP status of an error of ours."""
-    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
-
-
-def words(name: str) -> str:
-    """Turn the name of an error class into words."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Error")).capitalize()
-
-
 class ProblemResponse(Response):
     """A problem as it is sent: on the paths of OpenAI's API in OpenAI's form."""
 
@@ -130,37 +120,33 @@ def problem(
 
 def problem_of(request_id: str, error: errors.AgenticRetrieverError) -> ProblemResponse:
     """Make the response for an error of ours."""
-    status = status_of(error)
+    status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error")).capitalize()
     fields: dict[str, Any] = {"error": type(error).__name__, "exit_code": error.exit_code}
     if isinstance(error, errors.RetrievalError) and error.causes:
         fields["causes"] = {name: str(cause) for name, cause in error.causes.items()}
     if attempts := getattr(error, "attempts", ()):
         fields["attempts"] = [str(attempt) for attempt in attempts]
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None
-    return problem(request_id, status, words(type(error).__name__), str(error), headers, **fields)
+    return problem(request_id, status, title, str(error), headers, **fields)
 
 
 def install(app: FastAPI) -> None:
     """Have the application answer errors this way."""
 
-    async def of_ours(request: Request, error: Exception) -> Response:
-        assert isinstance(error, errors.AgenticRetrieverError)  # noqa: S101 - registered for these alone
-        return problem_of(request.state.request_id, error)
-
-    async def of_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - likewise
-        title = getattr(error, "title", None) or str(error.detail)[:80]
-        return problem(request.state.request_id, error.status_code, title, str(error.detail), error.headers)
-
-    async def of_input(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101 - likewise
+    async def answer(request: Request, error: Exception) -> Response:
+        if isinstance(error, errors.AgenticRetrieverError):
+            return problem_of(request.state.request_id, error)
+        if isinstance(error, HTTPException):
+            title = getattr(error, "title", None) or str(error.detail)[:80]
+            return problem(request.state.request_id, error.status_code, title, str(error.detail), error.headers)
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for these three alone
         found = [{"where": list(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()]  # without inputs
         first = f"{'.'.join(found[0]['where'])}: {found[0]['what']}" if found else "it cannot be read"
         return problem(request.state.request_id, 422, "Invalid request", first, errors=found)
 
-    app.add_exception_handler(errors.AgenticRetrieverError, of_ours)
-    app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(RequestValidationError, of_input)
+    for kind in (errors.AgenticRetrieverError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answer)
 
 
 # Answers, whole or as events.

@@ -7,11 +7,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import generate_latest
 from starlette.types import Scope
 
 from agentic_retriever.cache import read_questions
@@ -25,9 +24,6 @@ from agentic_retriever.service.keys import KeyRing, KeyTable
 from agentic_retriever.service.responses import AnswerWriter
 from agentic_retriever.service.settings import ServiceSettings
 from agentic_retriever.threads import Workers
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +40,8 @@ class Metrics:
 
     def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
         self._timer = timer
-        self.registry = registry = CollectorRegistry()
-        common: dict[str, Any] = {"registry": registry, "namespace": "agentic_retriever"}
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"registry": self.registry, "namespace": "agentic_retriever"}
         self._requests = Counter("http_requests", "Requests", ["method", "route", "status"], **common)
         self._times = Histogram("http_seconds", "Time of requests", ["route"], buckets=_SECONDS, **common)
         self._under_way = Gauge("http_under_way", "Requests under way", **common)
@@ -53,7 +49,7 @@ class Metrics:
         self._stages = Histogram("stage_seconds", "Time of a stage", ["stage"], buckets=_SECONDS, **common)
         self._tokens = Counter("tokens", "Tokens of models", ["tier", "model", "kind"], **common)
         self._usd = Counter("usd", "Money for models", ["tier", "model"], **common)
-        self._state = Gauge("state", "Cache, queue and breakers now", ["part", "name"], **common)
+        self.state = Gauge("state", "Cache, queue and breakers now", ["part", "name"], **common)
 
     @contextmanager
     def request(self, scope: Scope, answer: _HasStatus) -> Iterator[None]:
@@ -84,18 +80,6 @@ class Metrics:
         """Count a question that was not answered."""
         self._queries.labels("", "", "", type(error).__name__).inc()
 
-    def set_state(self, part: str, name: str, value: float) -> None:
-        """Take down how something is now."""
-        self._state.labels(part, name).set(value)
-
-    def forget_state(self, part: str) -> None:
-        """Forget how a part was."""
-        self._state.remove_by_labels({"part": part})
-
-    def text(self) -> bytes:
-        """Return all figures in Prometheus' format."""
-        return generate_latest(self.registry)
-
 
 class Service:
     """What handlers share; made by ``create_app``, found by :func:`service_of`."""
@@ -104,6 +88,7 @@ class Service:
         self.router, self.settings = router, settings
         self.metrics = Metrics()
         self.workers = Workers(settings.threads, "agentic-service", at_once=True)
+        self.run = self.workers.run  # calls what blocks
         self.database = Database(Address.from_config(router.config))
         self.keys = KeyRing(KeyTable(self.database), self.workers)
         self.keys.load()
@@ -137,10 +122,6 @@ class Service:
         """Let go of what is the service's own; the router is not."""
         self.workers.close(wait=False)
         self.database.close()
-
-    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what blocks in one of the service's threads."""
-        return await self.workers.run(call, *args, **kwargs)
 
     async def ends_within(self, seconds: float) -> bool:
         """Wait so long, or until the service ends; tell whether it does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from agentic_retriever import __version__
 from agentic_retriever.cache import CacheStats
@@ -43,23 +43,23 @@ async def ready(service: Shared, response: Response) -> models.Ready:
 async def metrics(service: Shared) -> Response:
     """Give the figures of this process in Prometheus' format."""
     await service.run(_look, service)
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _look(service: Service) -> None:
     """Take down how cache, queue and breakers are now."""
-    set_ = service.metrics.set_state
+    state = service.metrics.state
     for name, value in service.router.cache.stats().to_dict().items():
         if isinstance(value, (int, float)):
-            set_("cache", name, value)
+            state.labels("cache", name).set(value)
     try:
         for status in ("pending", "processing", "failed"):
-            set_("documents", status, service.router.documents.count(status=status))
+            state.labels("documents", status).set(service.router.documents.count(status=status))
     except AgenticRetrieverError:  # the catalog is away: what was seen last would be wrong
-        service.metrics.forget_state("documents")
+        state.remove_by_labels({"part": "documents"})
     model = service.router.resources.model
     for client in () if model is None else model.order():
-        set_("breaker_open", client.who, float(not client.available))
+        state.labels("breaker_open", client.who).set(not client.available)
 
 
 @caches.get("/cache", response_model=CacheStats)
