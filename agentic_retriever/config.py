@@ -6,6 +6,7 @@ use, such as ``REDIS_URL``.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -30,46 +31,8 @@ SHARED: Final = (  # settings that are also read from their name in capitals alo
 )  # fmt: skip
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
-_OFFERED: Final = "give the router a classifier of your own to choose another"
-REMOVED: Final = {  # settings that are gone, and what holds instead
-    "embedding_batch_size": "16 texts go to the embedding model in one call",
-    "embedding_timeout_s": "one call to the embedding model may take 120 s",
-    "embedding_cache_size": "2,048 vectors are kept in memory",
-    "embedding_cache_ttl_s": "a vector stays in memory for 24 h",
-    "llm_long_context_chars": "the cloud tier is asked first when a prompt has more than 8,000 characters of source "
-    "text; set llm_context_chars to 8000 to allow no more",
-    "llm_retries": "a failed request is sent again twice at most",
-    "llm_workers": "a model answers as many calls at once as the setting workers says",
-    "breaker_failures": "a model is left alone after 3 failures in a row",
-    "breaker_cooldown_s": "a model that failed is left alone for 30 s",
-    "leaf_size": "a leaf of the hierarchy has at most 128 tokens, and no more than chunk_size",
-    "max_top_k": "top_k may be 10,000 at most",
-    "max_query_chars": "a question may have 20,000 characters",
-    "escalation_margin": "a model is asked about the index when the first leads by less than 0.2",
-    "escalation_confidence": "a model is asked about the strategy when the first has less than 0.35",
-    "index_margin": f"two indexes are searched when their probabilities differ by less than 0.4; {_OFFERED}",
-    "abstain_below": f"a question counts as out of scope below a probability of 0.15; {_OFFERED}",
-    "support_below": "nothing is answered from passages that hardly hold an answer",
-    "answer_threshold": "nothing is answered from passages that hardly hold an answer",
-    "boost_keywords": 'the map "boost" of domain_terms lifts passages, as in {"boost": {"ABS": ["ABS", "brakes"]}}',
-    "calibration_file": "probabilities of the index are calibrated as they are",
-    "retry_below": "the next strategy is tried when one found nothing, or no condition to search for",
-    "default_index": "write the index behind on_abstain, as in on_abstain=default:NAME",
-    "redis_timeout_ms": "one call to Redis may take 50 ms",
-    "rrf_k": "the constant of reciprocal rank fusion is 60",
-    "planner_parts": "the planner splits a question into 4 parts at most",
-    "rerank_candidates": "a reranker looks at 20 nodes, or at top_k if that is more",
-    "rerank_timeout_s": "reranking may take 20 s, and half of the time that is left",
-    "cross_encoder_model": "write the model behind the reranker, as in reranker=cross_encoder:MODEL",
-    "cohere_model": "write the model behind the reranker, as in reranker=cohere:MODEL",
-    "answer_sentences": "an extractive answer has at most 4 sentences",
-    "context_passages": "a model reads 5 passages, and 10 for a complex question",
-    "qdrant_timeout_s": "one call to Qdrant may take 10 s",
-    "qdrant_shards": "the server decides (storage.collection in its configuration)",
-    "qdrant_replicas": "the server decides (storage.collection in its configuration)",
-    "query_log_text": "write what the history keeps of questions as query_log: plain, hashed, no_text or none",
-    "query_log_max_rows": "the history keeps the newest 1,000,000 queries",
-}
+# Settings that are gone, and what holds instead.
+REMOVED: Final[dict[str, str]] = json.loads(Path(__file__).with_name("removed_settings.json").read_text("utf-8"))
 
 _ACCEPTED: Final[dict[object, tuple[type, ...]]] = {int: (int, str), float: (int, float, str), bool: (bool, str)}
 _KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}

@@ -29,6 +29,7 @@ from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.resources import Resources
+from agentic_retriever.stores.files import sync_folder
 
 STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
 FILES: Final = "files"  # in the data directory, where no storage_folder is set
@@ -423,7 +424,7 @@ def _keep(source: str | Path | bytes, kept: Path, max_bytes: int) -> str:
             copy.flush()
             os.fsync(copy.fileno())
         temporary.replace(kept)
-        _sync_folder(kept.parent)
+        sync_folder(kept.parent)
     except OSError as err:
         what = f"the file cannot be kept in {kept.parent}: {err.strerror or type(err).__name__}"
         raise errors.SourceError(
@@ -439,15 +440,6 @@ def _opened(path: Path) -> BinaryIO:
         path.stat()  # says if it is not there
         raise errors.SourceError(f"{path} is no regular file")
     return path.open("rb")
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _said(metadata: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - a title, tags, ...
