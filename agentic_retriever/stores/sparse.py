@@ -15,14 +15,13 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from agentic_retriever.json_files import FileTable, Number, load_model, model_bytes, write_atomically
+from agentic_retriever.json_files import FileTable, Number, load_model
 from agentic_retriever.text import Tokenizer, detect_language
 
 SparseRow: TypeAlias = tuple[list[int], list[float]]  # term numbers, ascending, and their weights
@@ -77,12 +76,9 @@ class SparseBM25(FileTable):
         counts = Counter(map(term_number, self.tokenizer.weighed_tokens(text)))
         return _row({number: float(count) for number, count in counts.items()})
 
-    def save(self, folder: Path) -> None:
-        write_atomically(folder / SPARSE_FILE, model_bytes(asdict(self)))
-
     @classmethod
     def load(cls, folder: Path) -> SparseBM25 | None:
-        """Read the settings; ``None`` where there are none."""
+        """Read what an earlier version kept in a file; ``None`` where there is none."""
         advice = f"remove it and run: agentic-retriever index build {folder.name}"
         return load_model(folder / SPARSE_FILE, cls.from_dict, advice=advice)
 
