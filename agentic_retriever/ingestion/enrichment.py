@@ -34,7 +34,6 @@ from agentic_retriever.text.numbers import find_dates
 from agentic_retriever.text.scripts import UNSPACED
 
 PATTERN_FILES: Final = ("patterns.yaml", "patterns.yml", "patterns.json")
-ORIGINS: Final = "_origins"  # in the metadata of a record: where each of the others comes from
 SIDECAR: Final = ".meta.json"  # the ending of a file with the metadata of the one beside it
 CALLER: Final = "caller"
 EVERY: Final = "*"

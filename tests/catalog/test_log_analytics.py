@@ -16,16 +16,9 @@ from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
 from agentic_retriever.catalog.address import Address
-from agentic_retriever.catalog.history import (
-    Analytics,
-    CitedNode,
-    Latency,
-    LogEntry,
-    QueryLog,
-    make_entry,
-    nearest_rank,
-)
+from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.catalog.history_database import HistoryDatabase as Database
+from agentic_retriever.catalog.records import Analytics, CitedNode, Latency, LogEntry, make_entry, nearest_rank
 from agentic_retriever.config import PREFIX
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError, UnknownQueryError
 from agentic_retriever.schema import Confidence, Tier, TierUsage
