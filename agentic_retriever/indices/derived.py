@@ -21,8 +21,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Metada
 from agentic_retriever import errors
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.stored_nodes import LEAVES, SUMMARIES, StoredNodes
-from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.ingestion.chunking import count_tokens, leaves_of
+from agentic_retriever.ingestion.chunking import count_tokens, leaf_nodes
 from agentic_retriever.llm import without_thoughts
 from agentic_retriever.llm.prompts import summary_prompt
 from agentic_retriever.stores.edge import found_facts
@@ -468,26 +467,6 @@ def hierarchy_collection(index: StoredNodes) -> DerivedCollection[HierarchyView]
 
     made_with = f"{LEAVES_FORMAT}:{settings.fingerprint}"
     return DerivedCollection(index, LEAVES, Derivation(derive=derive), view_of, made_with)
-
-
-def leaf_nodes(chunk: TextNode, settings: ChunkSettings) -> list[TextNode]:
-    """Cut a chunk into the leaves that the view holds."""
-    # Offsets from 0 are offsets in the chunk's text, whether or not the chunk knows its place in the source.
-    leaves = leaves_of(chunk.model_copy(update={"start_char_idx": 0, "embedding": None}), settings)
-    offset = chunk.start_char_idx
-    made = []
-    for leaf in leaves:
-        start, end = leaf.start_char_idx or 0, leaf.end_char_idx or 0
-        place = {"start": start, "end": end, "leaves": len(leaves)}
-        parent = RelatedNodeInfo(node_id=chunk.node_id, metadata=place)
-        update = {
-            "metadata": dict(chunk.metadata),
-            "relationships": {**leaf.relationships, NodeRelationship.PARENT: parent},
-            "start_char_idx": None if offset is None else offset + start,
-            "end_char_idx": None if offset is None else offset + end,
-        }
-        made.append(leaf.model_copy(update=update))
-    return made
 
 
 def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:

@@ -732,7 +732,7 @@ class _Copy:
         if self.state.words is None:
             self.state.words = asdict(fitted_words(self.source))
             self.state.save(self.folder)
-        return stored_nodes.ServerStores(server, self.state.collection, stored_nodes.FixedWords(self.state.words))
+        return stored_nodes.ServerStores(server, self.state.collection, stored_nodes.Words(None, self.state.words))
 
     def _collection(self, name: str) -> None:
         dimension = self.source.manifest.dimension

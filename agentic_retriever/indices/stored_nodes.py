@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -145,46 +145,32 @@ class StoreServer:
         return cls(QdrantLink.from_config(config), config.qdrant_prefix)
 
 
-class Words(Protocol):
-    """Keeps how the words of an index on a server are weighed."""
-
-    def load(self) -> SparseBM25 | None: ...
-    def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25: ...
-
-
 @dataclass(frozen=True, slots=True)
-class CatalogWords:
-    """Kept in the catalog, so that all machines weigh alike."""
+class Words:
+    """How the words of an index on a server are weighed.
 
-    _catalog: Catalog
+    It is kept in the catalog, so that all machines weigh alike, or by whoever made it, such as a copy under way.
+    """
+
+    _catalog: Catalog | None = None
+    _held: Mapping[str, Any] | None = None
 
     def load(self) -> SparseBM25 | None:
-        held = self._catalog.row.words
+        held = self._held if self._catalog is None else self._catalog.row.words
         return None if held is None else SparseBM25.from_dict(held)
 
     def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25:
         """Keep what is new, or what replaces what is known; the first of several machines decides."""
-        indexes, row = self._catalog.indexes, self._catalog.row
-        if known is not None:
-            indexes.update(row, words=asdict(sparse))
+        if self._catalog is None:
             return sparse
-        return SparseBM25.from_dict(indexes.settle_words(row, asdict(sparse)))
-
-
-@dataclass(frozen=True, slots=True)
-class FixedWords:
-    """Kept by whoever made it, such as a copy under way."""
-
-    _held: Mapping[str, Any] | None = None
-
-    def load(self) -> SparseBM25 | None:
-        return None if self._held is None else SparseBM25.from_dict(self._held)
-
-    def keep(self, sparse: SparseBM25, known: SparseBM25 | None) -> SparseBM25:  # noqa: ARG002 - of the protocol
+        indexes, row = self._catalog.indexes, self._catalog.row
+        if known is None:
+            return SparseBM25.from_dict(indexes.settle_words(row, asdict(sparse)))
+        indexes.update(row, words=asdict(sparse))
         return sparse
 
 
-NO_WORDS: Final = FixedWords()
+NO_WORDS: Final = Words()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +265,7 @@ class StoredNodes:
                 f"index {self.name!r} was built with the embedding model {self.manifest.embedding!r}, the router uses "
                 f"{embedding.name!r}; set embedding_model to the first, or build the index again under the second"
             )
-        self.stores = stores_of(folder, self.manifest, server, CatalogWords(catalog))
+        self.stores = stores_of(folder, self.manifest, server, Words(catalog))
         self.words_seen = catalog.row.words
         self._counted = (-1, 0)
         self._locks: dict[str, FileLock] = {}

@@ -6,7 +6,7 @@ import base64
 import unicodedata
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -251,28 +251,28 @@ _COPIED: Final = (
 )  # fmt: skip
 
 
-def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
-    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens, without overlap.
+def leaf_nodes(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
+    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens, without overlap, that have its metadata.
 
-    They end at blocks and sentences, and where one of several sections of the chunk begins, whose path they have.
+    They end at blocks and sentences, and where one of several sections of the chunk begins. With their parent stands
+    where in its text each is (``start`` and ``end``), and how many there are (``leaves``).
     """
-    offset = node.start_char_idx
-    source = node.relationships.get(NodeRelationship.SOURCE)
+    offset, source = node.start_char_idx, node.relationships.get(NodeRelationship.SOURCE)
+    spans = _leaf_spans(node, settings.leaf_size)
     leaves = []
-    for ordinal, (chunk, section) in enumerate(_leaf_spans(node, settings.leaf_size)):
-        text = node.text[chunk.start : chunk.end]
-        own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
+    for ordinal, (start, end) in enumerate(spans):
+        place = {"start": start, "end": end, "leaves": len(spans)}
         related: dict[NodeRelationship, RelatedNodeType] = {
-            NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
+            NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id, metadata=place)
         }
         if isinstance(source, RelatedNodeInfo):
             related[NodeRelationship.SOURCE] = source.model_copy(deep=True)
         leaf = TextNode(
             id_=f"{node.node_id}/L{ordinal:02d}",
-            text=text,
-            start_char_idx=None if offset is None else offset + chunk.start,
-            end_char_idx=None if offset is None else offset + chunk.end,
-            metadata={k: own.get(k, v) for k, v in node.metadata.items() if k != SECTION_STARTS} | section,
+            text=node.text[start:end],
+            start_char_idx=None if offset is None else offset + start,
+            end_char_idx=None if offset is None else offset + end,
+            metadata=dict(node.metadata),
             relationships=related,
             **{name: getattr(node, name) for name in _COPIED},
         )
@@ -291,13 +291,12 @@ def section_starts(metadata: Mapping[str, object]) -> tuple[tuple[int, str], ...
     return tuple(sorted(starts))
 
 
-def _leaf_spans(node: TextNode, size: int) -> Iterator[tuple[Chunk, dict[str, str]]]:
+def _leaf_spans(node: TextNode, size: int) -> list[tuple[int, int]]:
     blocks = scan_blocks(node.text)
-    starts = section_starts(node.metadata) or ((0, ""),)
-    for (start, path), (end, _) in pairwise([(0, starts[0][1]), *starts[1:], (len(node.text), "")]):
-        section = {"section": path} if path else {}
-        for chunk in pack(node.text, [one for one in blocks if start <= one.start < end], size=size):
-            yield chunk, section
+    starts = [at for at, _ in section_starts(node.metadata)]
+    parts = pairwise([0, *starts[1:], len(node.text)])
+    inside = ([block for block in blocks if start <= block.start < end] for start, end in parts)
+    return [(chunk.start, chunk.end) for part in inside for chunk in pack(node.text, part, size=size)]
 
 
 # Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.

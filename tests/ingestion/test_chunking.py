@@ -13,7 +13,7 @@ from waiting import within
 from agentic_retriever.errors import ConfigError, IndexingError
 from agentic_retriever.ingestion import ChunkSettings, chunk_document
 from agentic_retriever.ingestion import chunking as tokens
-from agentic_retriever.ingestion.chunking import count_tokens, leaves_of
+from agentic_retriever.ingestion.chunking import count_tokens, leaf_nodes
 from agentic_retriever.ingestion.documents import PageSpan, parse_front_matter
 
 SMALL = ChunkSettings(chunk_size=40, chunk_overlap=12, leaf_size=16)
@@ -119,17 +119,15 @@ def test_a_short_section_is_joined_with_short_ones_and_only_a_stray_line_with_a_
     assert parts(300, 500, 500) == ["A", "B", "C"]
 
 
-def test_leaves_keep_to_the_sections_of_their_node_and_have_their_paths(make_doc):
+def test_leaves_keep_to_the_sections_of_their_node(make_doc):
     text = f"# T\n\n## 1. O\n\n{LONG}\n\n## 6.2. Cruce\n\n### 6.2.1. Presencia\n\nSí.\n\n### 6.2.2. Número\n\nDos.\n"
     node = chunk_document(make_doc(text, title="T"), ChunkSettings())[-1]
-    leaves = leaves_of(node, ChunkSettings())
-    assert [(leaf.metadata["section"], leaf.text.split("\n")[-1]) for leaf in leaves] == [
-        ("6.2. Cruce > 6.2.1. Presencia", "Sí."), ("6.2. Cruce > 6.2.2. Número", "Dos."),
-    ]  # fmt: skip
+    leaves = leaf_nodes(node, ChunkSettings())
+    assert [leaf.text.split("\n")[-1] for leaf in leaves] == ["Sí.", "Dos."]
     assert all(leaf.text == text[leaf.start_char_idx : leaf.end_char_idx] for leaf in leaves)
     for foreign in ("a", [1, 2], [["x", 1]], [[3]], {"a": 1}, [[9, "Later"]], [[99_999, "Behind"]]):
         node.metadata["section_starts"] = foreign
-        assert "".join("".join(leaf.text.split()) for leaf in leaves_of(node, ChunkSettings())) == "".join(
+        assert "".join("".join(leaf.text.split()) for leaf in leaf_nodes(node, ChunkSettings())) == "".join(
             node.text.split()
         )
 
@@ -294,14 +292,14 @@ def test_long_texts_take_linear_time(make_doc, text):
 
 def test_leaves_have_the_metadata_templates_and_offsets_of_their_node(make_doc):
     node = TextNode(id_="n", text="One sentence here. " * 20, metadata={"k": 1})
-    leaves = leaves_of(node, SMALL)
+    leaves = leaf_nodes(node, SMALL)
     assert len(leaves) > 3
     assert all(leaf.start_char_idx is None and leaf.end_char_idx is None for leaf in leaves)
     assert all(leaf.metadata == {"k": 1} and NodeRelationship.SOURCE not in leaf.relationships for leaf in leaves)
     (node,) = chunk_document(make_doc("Intro words.\n\n- a\n- b", title="T"), ChunkSettings())
     before = node.to_dict()
-    leaves = leaves_of(node, ChunkSettings(leaf_size=8))
-    assert [leaf.metadata["chunk_type"] for leaf in leaves] == ["text", "list"] or len(leaves) == 1
+    leaves = leaf_nodes(node, ChunkSettings(leaf_size=8))
+    assert [leaf.text for leaf in leaves] == ["Intro words.", "- a\n- b"] or len(leaves) == 1
     assert leaves[0].get_content(MetadataMode.EMBED).startswith("T\n")
     assert leaves[0].metadata is not node.metadata
     assert node.to_dict() == before
@@ -368,7 +366,7 @@ def test_chunk_invariants(text, sizes, kind, make_doc):
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_leaf_invariants(text, make_doc):
     for node in chunk_document(make_doc(text), SMALL):
-        leaves = leaves_of(node, SMALL)
+        leaves = leaf_nodes(node, SMALL)
         check_spans(text, leaves, node.start_char_idx or 0, node.end_char_idx or 0, SMALL.leaf_size)
         assert [leaf.node_id for leaf in leaves] == [f"{node.node_id}/L{at:02d}" for at in range(len(leaves))]
         assert all(leaf.parent_node is not None and leaf.parent_node.node_id == node.node_id for leaf in leaves)
