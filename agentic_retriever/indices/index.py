@@ -300,15 +300,11 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def build_graphs(self, progress: derived.Progress | None = None, *, wait: bool = True) -> None:
         """Have a graph built of each collection that is too large to compare a question with all of its nodes."""
         progress = progress or derived.SilentProgress()
-        for store in self._collections().values():
+        for store in self.collections().values():
             while built := store.build_graph(progress.nodes, wait=wait):
                 progress.nodes_done(built)
 
-    def search_kinds(self) -> dict[str, str]:
-        """Return how each collection is searched."""
-        return {name: store.search_kind for name, store in self._collections().items()}
-
-    def _collections(self) -> dict[str, NodeStore]:
+    def collections(self) -> dict[str, NodeStore]:
         views = (view for view in (self._leaves, self._summaries) if self.stores.exists(view.name))
         return {stored_nodes.CHUNKS: self.vector_store, **{view.name: view.store for view in views}}
 

@@ -211,8 +211,7 @@ _GLANCE_S: Final = 0.2  # between two looks at the process that builds a graph
 _ROUNDS: Final = 3
 _BUILDER: Final = """
 import os, sys
-if hasattr(os, "nice"):
-    os.nice(19)
+getattr(os, "nice", int)(19)
 sys.path.insert(0, sys.argv[1])
 from qdrant_edge import EdgeShard
 shard = EdgeShard.load(sys.argv[2])
@@ -246,7 +245,7 @@ class SharedShard:
         self._unflushed = 0
         self._ungraphed = 0  # nodes that were written since the graph was built
         self._graph_lock = threading.Lock()
-        self._noted: set[Any] | None = None  # points that have changed since a graph of the others is being built
+        self.noted: set[Any] | None = None  # points that have changed since a graph of the others is being built
         self._lock = FileLock(folder / "collection.lock", blocking=False, thread_local=False)
         with edge_errors("lock the index", folder):
             self._lock.acquire()
@@ -415,17 +414,12 @@ class SharedShard:
     # Points that change meanwhile are noted and brought to the copy. Until ``collection.json`` names the folder of the
     # copy the files of before are the collection, from then on the copy is, so at no time a crash loses anything.
 
-    @property
-    def search_kind(self) -> str:
-        kind = "graph" if self.approximate else "exact"
-        return kind if self._noted is None else f"{kind}, a new graph is being built"
-
     def note(self, point_ids: Iterable[Any] | None) -> None:
         """Note which points a writer changes, ``None`` for all, if a graph is being built without these changes."""
         if point_ids is None:
-            self._noted = None
-        elif self._noted is not None:
-            self._noted.update(point_ids)
+            self.noted = None
+        elif self.noted is not None:
+            self.noted.update(point_ids)
 
     def build_graph(self, begin: Begin, from_nodes: int, *, wait: bool) -> int:
         """Build a graph if a fifth of so many nodes are in none; return of how many it is, or 0."""
@@ -438,24 +432,23 @@ class SharedShard:
                 is_wanted = count >= max(1, from_nodes) and 5 * self._ungraphed >= count
                 if live is None or description is None or not is_wanted or getattr(sys, "frozen", False):
                     return 0
-                work = self._copied(description, undo)
+                work = self._copied(self.folder / description.shard, undo)
                 begin(count)
                 self._await_builder(work)
                 return self._switch(live, description, work, undo)
         finally:
             with self._write_lock:
-                self._noted = None
+                self.noted = None
             self._graph_lock.release()
 
-    def _copied(self, description: CollectionFile, undo: ExitStack) -> Path:
-        shard = self.folder / description.shard
+    def _copied(self, shard: Path, undo: ExitStack) -> Path:
         with self._write_lock:
             check_space("build a graph", self.folder, sum(file.stat().st_size for file in shard.rglob("*")))
             self._flush()
             work = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.folder))
             undo.callback(shutil.rmtree, work, ignore_errors=True)
             shutil.copytree(shard, work, dirs_exist_ok=True)
-            self._noted = set()
+            self.noted = set()
             return work
 
     def _await_builder(self, work: Path) -> None:
@@ -467,7 +460,7 @@ class SharedShard:
         ):
             while keeper.poll() is None:
                 with self._idle:
-                    self._idle.wait_for(lambda: self._shut or self._noted is None, _GLANCE_S)
+                    self._idle.wait_for(lambda: self._shut or self.noted is None, _GLANCE_S)
                 self._check_wanted()
             said.seek(0)
             if keeper.returncode:
@@ -475,7 +468,7 @@ class SharedShard:
                 raise errors.StoreError(f"the graph of {self.folder} could not be built: {why[-300:]}")
 
     def _check_wanted(self) -> None:
-        if self._shut or self._noted is None:
+        if self._shut or self.noted is None:
             raise errors.StoreClosedError(f"the index in {self.folder} was closed or cleared while a graph was built")
 
     def _switch(self, live: EdgeShard, description: CollectionFile, work: Path, undo: ExitStack) -> int:
@@ -494,7 +487,11 @@ class SharedShard:
                 sync(path)
         with self._write_lock:
             brought += self._bring(live, copy)
-            _index_alike(live, copy)
+            known = {field: index.data_type for field, index in copy.info().payload_schema.items()}
+            for field, index in live.info().payload_schema.items():
+                if field not in known or known[field] != index.data_type:
+                    copy.update(UpdateOperation.delete_field_index(field))
+                    copy.update(UpdateOperation.create_field_index(field, index.data_type))
             copy.flush()
             if live.count(CountRequest(exact=True)) != copy.count(CountRequest(exact=True)):
                 raise errors.StoreError(f"the graph of {self.folder} is not of the nodes that are there; try again")
@@ -516,7 +513,7 @@ class SharedShard:
         """Bring to the copy what was noted, as it is now; return how many points."""
         with self._write_lock:
             self._check_wanted()
-            noted, self._noted = list(self._noted or ()), set()
+            noted, self.noted = list(self.noted or ()), set()
         for start in range(0, len(noted), PAGE):
             some = noted[start : start + PAGE]
             copy.update(UpdateOperation.delete_points(some))
@@ -530,15 +527,6 @@ class SharedShard:
         for path in (self.folder / "shard", self.folder / "shard-b", *self.folder.glob(f"{_WORK}*")):
             if path.name != shard:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _index_alike(model: EdgeShard, other: EdgeShard) -> None:
-    """Make the payload indexes that were made or replaced since one was copied from the other."""
-    known = other.info().payload_schema
-    for path, index in model.info().payload_schema.items():
-        if path not in known or known[path].data_type != index.data_type:
-            other.update(UpdateOperation.delete_field_index(path))
-            other.update(UpdateOperation.create_field_index(path, index.data_type))
 
 
 def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:
@@ -592,7 +580,7 @@ if hasattr(os, "register_at_fork"):
 
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
-_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps
+_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _WORKERS: Final = 4
 
 
@@ -665,8 +653,8 @@ class QdrantEdgeVectorStore(NodeStore):
 
     @property
     def search_kind(self) -> str:
-        self._check_open()
-        return self._shard.search_kind
+        kind = "graph" if self._shard.approximate else "exact"
+        return kind if self._shard.noted is None else f"{kind}, a new graph is being built"
 
     def build_graph(self, begin: Begin = int, *, from_nodes: int = GRAPH_FROM, wait: bool = True) -> int:
         self._check_open()
@@ -772,11 +760,14 @@ class QdrantEdgeVectorStore(NodeStore):
         query = Query.Nearest(cast("list[float]", vector))
         ask = partial(QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
         with self._reading("search") as edge:
-            if edge is not None and self._shard.approximate:
+            if edge is None:
+                return [[]]
+            few = CountRequest(exact=False, filter=condition)  # of those that a filter leaves a graph is no faster
+            if self._shard.approximate and (condition is None or edge.count(few) >= GRAPH_FROM):
                 found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
                 if len(found) == limit:
                     return [found]
-            return [[] if edge is None else edge.query(ask(params=SearchParams(exact=True)))]
+            return [edge.query(ask(params=SearchParams(exact=True)))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.

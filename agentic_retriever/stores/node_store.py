@@ -293,7 +293,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     @property
     def search_kind(self) -> str:
-        """How nodes are searched: ``exact``, by a ``graph`` or by a ``server``, which decides by itself."""
+        """How nodes are searched: ``exact``, by a ``graph``, or as a ``server`` decides."""
         return "server"
 
     def build_graph(self, begin: Begin = int, *, from_nodes: int = GRAPH_FROM, wait: bool = True) -> int:
@@ -310,7 +310,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
             Of how many nodes a graph was built; 0 where none was needed.
 
         Raises:
-            StoreError: The disk or the process failed, or the collection was closed or cleared; it is as before.
+            StoreError: It could not be built, or the collection was closed or cleared; it is as before.
         """
         del begin, from_nodes, wait
         return 0

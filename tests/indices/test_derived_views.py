@@ -253,6 +253,17 @@ def test_views_are_built_in_the_background_with_what_is_added_meanwhile(index, m
     check_leaves(index)
 
 
+def test_graphs_are_built_in_the_background_once_views_are_there(index, monkeypatch, views_at_once):
+    views_at_once()
+    build = QdrantEdgeVectorStore.build_graph
+    monkeypatch.setattr(QdrantEdgeVectorStore, "build_graph", lambda *args, **how: build(*args, from_nodes=1, **how))
+    index.build_in_background(watched := Told())
+    wait_until(lambda: watched.done > watched.found - 3 and index.collections()[LEAVES].search_kind == "graph")
+    assert watched.done >= len(stored(index)) + index.count()
+    assert set(index.views) >= DERIVED
+    check_leaves(index)
+
+
 def test_what_fails_in_the_background_is_logged_and_what_is_closed_ends_it(index, monkeypatch, caplog, views_at_once):
     views_at_once()
     monkeypatch.setattr(index.embedding, "embed_passages", Mock(side_effect=EmbeddingError("no vectors")))

@@ -41,7 +41,7 @@ def build_a_graph(path, step, connection):
 
     def stand_still(*args):
         if is_there(*args):
-            store.add([make_node(number) for number in range(300, 300 + BATCH)])
+            store.add([make_node(number) for number in range(400, 400 + BATCH)])
             store.delete_nodes(["node-00003"])
             connection.send("there")
             threading.Event().wait()

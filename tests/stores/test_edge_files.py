@@ -416,7 +416,6 @@ def test_a_full_disk_loses_nothing_that_was_stored(processes, tmp_path):
 
 # Graphs.
 
-NODES = 300
 numbers = st.integers(0, NODES + 50)
 changes = st.lists(
     st.one_of(
