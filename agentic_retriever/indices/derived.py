@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
@@ -544,10 +544,6 @@ class SummaryView:
     def coverage(self) -> float:
         """Share of the documents that have a summary, in [0, 1]; 0 without documents."""
         return self.summarised / len(self.chunks) if self.chunks else 0.0
-
-    @cached_property
-    def most_chunks(self) -> int:
-        return max(map(len, self.chunks.values()), default=0)
 
     def search(self, vector: Sequence[float], top_k: int) -> list[SummaryHit]:
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k)

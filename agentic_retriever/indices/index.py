@@ -301,7 +301,7 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         """Have a graph built of each collection that is too large to compare a question with all of its nodes."""
         progress = progress or derived.SilentProgress()
         for store in self.collections().values():
-            while built := store.build_graph(progress.nodes, wait=wait):
+            while self.copy is None and (built := store.build_graph(progress.nodes, wait=wait)):
                 progress.nodes_done(built)
 
     def collections(self) -> dict[str, NodeStore]:
