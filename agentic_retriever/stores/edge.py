@@ -454,10 +454,8 @@ class SharedShard:
     def _await_builder(self, work: Path) -> None:
         python, pipe = [sys.executable, "-I", "-c"], subprocess.PIPE
         command = [*python, _KEEPER, *python, _BUILDER, str(Path(str(qdrant_edge.__file__)).parents[1]), str(work)]
-        with (
-            tempfile.TemporaryFile() as said,  # in a session of its own, as an interrupt would end the keeper alone
-            subprocess.Popen(command, stdin=pipe, stdout=said, stderr=said, start_new_session=True) as keeper,  # noqa: S603
-        ):
+        start = partial(subprocess.Popen[bytes], start_new_session=True)  # or an interrupt would end the keeper alone
+        with tempfile.TemporaryFile() as said, start(command, stdin=pipe, stdout=said, stderr=said) as keeper:
             while keeper.poll() is None:
                 with self._idle:
                     self._idle.wait_for(lambda: self._shut or self.noted is None, _GLANCE_S)
@@ -653,6 +651,7 @@ class QdrantEdgeVectorStore(NodeStore):
 
     @property
     def search_kind(self) -> str:
+        """How nodes are searched: ``exact`` or by a ``graph``, and whether one is being built."""
         kind = "graph" if self._shard.approximate else "exact"
         return kind if self._shard.noted is None else f"{kind}, a new graph is being built"
 
