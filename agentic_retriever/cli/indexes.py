@@ -164,6 +164,7 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
         "language": profile.language,
         "document_count": counts.documents,
         "node_count": index.count(),
+        "search": ", ".join(f"{name}: {store.search_kind}" for name, store in index.collections().items()),
         "unfinished_documents": counts.unfinished,
         "fields": {field: sorted(values) for field, values in sorted(profile.field_values.items())},
         "numbers": dict(sorted(profile.number_ranges.items())),

@@ -288,10 +288,25 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def build_views(
         self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
     ) -> None:
+        self._derive(progress, write_summary)
+        self.build_graphs(progress)
+
+    def _derive(self, progress: derived.Progress | None, write_summary: derived.SummaryWriter | None = None) -> None:
         self.build_search(progress)
         self._leaves.refresh(progress)
         derivation = None if write_summary is None else derived.summary_derivation(write_summary)
         self._summaries.refresh(progress, derivation=derivation)
+
+    def build_graphs(self, progress: derived.Progress | None = None, *, wait: bool = True) -> None:
+        """Have a graph built of each collection that is too large to compare a question with all of its nodes."""
+        progress = progress or derived.SilentProgress()
+        for store in self.collections().values():
+            while self.copy is None and (built := store.build_graph(progress.nodes, wait=wait)):
+                progress.nodes_done(built)
+
+    def collections(self) -> dict[str, NodeStore]:
+        views = (view for view in (self._leaves, self._summaries) if self.stores.exists(view.name))
+        return {stored_nodes.CHUNKS: self.vector_store, **{view.name: view.store for view in views}}
 
     def build_search(self, progress: derived.Progress | None = None) -> None:
         """Bring what every question reads up to date: profile, values, words and prefilter."""
@@ -315,9 +330,11 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         def build() -> None:
             try:
                 while not is_done():
-                    self.build_views(progress)
+                    self._derive(progress)
+                self.build_graphs(progress, wait=False)  # meanwhile another thread may see to what is added
             except errors.AgenticRetrieverError as err:
-                self._builder = None
+                with self._starting:
+                    self._builder = None if self._builder is threading.current_thread() else self._builder
                 if not isinstance(err, errors.StoreClosedError):  # closed while it was under way
                     logger.warning("not all views of index %r are built: %s; index build goes on", self.name, err)
 

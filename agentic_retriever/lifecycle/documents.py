@@ -29,7 +29,7 @@ from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.resources import Resources
-from agentic_retriever.stores.files import sync_folder
+from agentic_retriever.stores.files import sync
 
 STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
 FILES: Final = "files"  # in the data directory, where no storage_folder is set
@@ -424,7 +424,7 @@ def _keep(source: str | Path | bytes, kept: Path, max_bytes: int) -> str:
             copy.flush()
             os.fsync(copy.fileno())
         temporary.replace(kept)
-        sync_folder(kept.parent)
+        sync(kept.parent)
     except OSError as err:
         what = f"the file cannot be kept in {kept.parent}: {err.strerror or type(err).__name__}"
         raise errors.SourceError(

@@ -48,6 +48,7 @@ def _index_out(router: AgenticRouter, name: str, description: str) -> models.Ind
         index = router.index(name)
         facts: dict[str, Any] = {"nodes": index.count(), "documents": len(index.doc_ids()), "language": index.language}
         facts |= {"version": index.version, "views": sorted(view.value for view in index.views)}
+        facts["search"] = getattr(getattr(index, "vector_store", None), "search_kind", "")
     except AgenticRetrieverError as err:
         facts = {"nodes": 0, "documents": 0, "language": "", "version": 0, "views": [], "problem": str(err)}
     return models.IndexOut(name=name, description=description, **facts)

@@ -224,6 +224,7 @@ class IndexOut(BaseModel):
     language: str
     version: int
     views: list[str]
+    search: str = ""  # exact, by a graph, or by a server
     problem: str = ""  # why it cannot be opened
 
 

@@ -3,9 +3,10 @@
 ::
 
     FOLDER/COLLECTION/
-        collection.json   format version, name, dimension, distance, state; replaced atomically
+        collection.json   format version, name, dimension, distance, state, folder; replaced atomically
         collection.lock   held by the process that has the collection open
-        shard/            the engine's own files
+        shard/            the engine's own files; or in shard-b/, where every other graph brings them
+        .graph-*/         a copy of these files, while another process builds a graph of them
 
 ``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other way
 round, has lost something and is never taken for an empty one. None of our files holds a pickle.
@@ -18,15 +19,20 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
+import tempfile
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy.typing as npt
+import qdrant_edge
 from filelock import FileLock, Timeout
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
@@ -37,6 +43,7 @@ from qdrant_edge import (
     CountRequest,
     Distance,
     EdgeConfig,
+    EdgeOptimizersConfig,
     EdgeShard,
     EdgeVectorParams,
     Filter,
@@ -56,7 +63,8 @@ from typing_extensions import Self
 from agentic_retriever import errors
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.stores import points
-from agentic_retriever.stores.node_store import NodeStore, Offset, Page, Side, Vectors
+from agentic_retriever.stores.files import sync
+from agentic_retriever.stores.node_store import GRAPH_FROM, PAGE, Begin, NodeStore, Offset, Page, Side, Vectors
 from agentic_retriever.threads import Workers
 
 _BUSY_MARK: Final = "WouldBlock"  # what Edge says when its own lock on the write-ahead log is taken
@@ -139,6 +147,7 @@ class CollectionFile(BaseModel):
     ready: bool = False
     points: int | None = None  # number of nodes at the last clean close or flush; None while changes are under way
     distance: Literal["cosine"] = "cosine"
+    shard: Literal["shard", "shard-b"] = "shard"  # the folder of the engine's files
     format_version: Literal[1] = 1
 
     def write(self, folder: Path) -> None:
@@ -147,11 +156,11 @@ class CollectionFile(BaseModel):
 
 def read_collection(folder: Path) -> CollectionFile | None:
     """Read the description of a collection, checking that the engine's files are there too."""
-    path, shard = folder / "collection.json", folder / "shard"
+    path = folder / "collection.json"
     try:
         found = CollectionFile.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        if shard.is_dir() and any(shard.iterdir()):
+        if any(folder.glob("shard*/*")):
             raise _damaged(folder, f"{path.name} is missing") from None
         return None
     except ValidationError as err:
@@ -159,6 +168,7 @@ def read_collection(folder: Path) -> CollectionFile | None:
         where = ".".join(map(str, wrong["loc"]))
         raise _damaged(folder, f"{path.name} cannot be read ({where} {wrong['msg']})") from err
     if found.ready:
+        shard = folder / found.shard
         for part in (shard / "edge_config.json", shard / "segments", shard / "wal"):
             if not part.exists():
                 raise _damaged(folder, f"{part.relative_to(folder)} is missing")
@@ -196,6 +206,25 @@ SCHEMA: Final = {kind: getattr(PayloadSchemaType, kind.capitalize()) for kind in
 _KIND_OF: Final = {str(schema): kind for kind, schema in SCHEMA.items()}
 _FLUSH_EVERY: Final = 20_000  # nodes; bounds the log that is replayed after a crash
 _EXIT_PATIENCE_S: Final = 10.0
+_WORK: Final = ".graph-"
+_GLANCE_S: Final = 0.2  # between two looks at the process that builds a graph
+_ROUNDS: Final = 3
+_BUILDER: Final = """
+import os, sys
+getattr(os, "nice", int)(19)
+sys.path.insert(0, sys.argv[1])
+from qdrant_edge import EdgeShard
+shard = EdgeShard.load(sys.argv[2])
+shard.optimize()
+shard.close()
+"""
+# Ends the builder when nobody holds the other end of its standard input any more, as after ``kill -9``.
+_KEEPER: Final = """
+import os, subprocess, sys, threading
+builder = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+threading.Thread(target=lambda: (os.read(0, 1), builder.kill()), daemon=True).start()
+os._exit(builder.wait() & 255)
+"""
 
 
 class SharedShard:
@@ -211,9 +240,12 @@ class SharedShard:
         self._pid = os.getpid()
         self._write_lock = threading.RLock()
         self._idle = threading.Condition()
-        self._busy = 0
+        self._busy: Counter[EdgeShard | None] = Counter()  # who is inside, by what they use
         self._shut = False
         self._unflushed = 0
+        self._ungraphed = 0  # nodes that were written since the graph was built
+        self._graph_lock = threading.Lock()
+        self.noted: set[Any] | None = None  # points that have changed since a graph of the others is being built
         self._lock = FileLock(folder / "collection.lock", blocking=False, thread_local=False)
         with edge_errors("lock the index", folder):
             self._lock.acquire()
@@ -223,7 +255,7 @@ class SharedShard:
             self._lock.release()
             raise
         with suppress(errors.StoreError):  # after a crash, so that what was replayed counts as written
-            self.flush()
+            self._flush()
 
     @property
     def dimension(self) -> int | None:
@@ -239,26 +271,28 @@ class SharedShard:
         with self._idle:
             if self._shut:
                 raise errors.StoreClosedError(f"the index in {self.folder} was closed meanwhile; open it again")
-            self._busy += 1
+            edge = self.edge
+            self._busy[edge] += 1
         try:
             with edge_errors(action, self.folder):
-                yield self.edge
+                yield edge
         finally:
             with self._idle:
-                self._busy -= 1
-                if self._busy == 0:
+                self._busy[edge] -= 1
+                if self._busy[edge] == 0:
                     self._idle.notify_all()
 
     @contextmanager
     def writing(self, action: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:
         """Use the engine for writing so many points, one writer at a time; with a dimension it is made if need be."""
-        with self.reading(action), self._write_lock:
+        with self._write_lock, self.reading(action):
             if dimension is not None:
                 self.ensure_made(dimension)
             if self.description is not None and self.description.points is not None:
                 self._describe(self.description, None)
             yield
             self._unflushed += points
+            self._ungraphed += points
             if self.edge is not None and self._unflushed >= _FLUSH_EVERY:
                 self.edge.flush()
                 self._unflushed = 0
@@ -288,7 +322,8 @@ class SharedShard:
             description.write(self.folder)
             shutil.rmtree(self.folder / "shard", ignore_errors=True)  # of a making that was cut off
             params = EdgeVectorParams(size=dimension, distance=Distance.Cosine)
-            edge = EdgeShard.create(str(self.folder / "shard"), EdgeConfig(vectors=params))
+            always = EdgeOptimizersConfig(indexing_threshold=1)  # a graph, however small, where one is asked for
+            edge = EdgeShard.create(str(self.folder / "shard"), EdgeConfig(vectors=params, optimizers=always))
             self._describe(description, 0)
             self.edge = edge
 
@@ -304,6 +339,10 @@ class SharedShard:
 
     def flush(self) -> None:
         """Bring changes to disk and note the number of nodes."""
+        with self._write_lock, self.reading("flush the index"):
+            self._flush()
+
+    def _flush(self) -> None:
         with self._write_lock:
             if self.edge is None or self.description is None or self.description.points is not None:
                 return
@@ -315,13 +354,17 @@ class SharedShard:
         """Close the files once nobody is inside; give up after ``patience_s`` seconds, if given."""
         with self._idle:
             self._shut = True
-            if not self._idle.wait_for(lambda: self._busy == 0, patience_s):
+            self._idle.notify_all()  # who builds a graph
+            if not self._idle.wait_for(lambda: not any(self._busy.values()), patience_s):
                 return
+        if not self._graph_lock.acquire(timeout=-1 if patience_s is None else patience_s):
+            return
+        self._graph_lock.release()
         edge = self.edge
         try:
             with edge_errors("close the index", self.folder):
                 try:
-                    self.flush()
+                    self._flush()
                 finally:
                     self.edge = None
                     if edge is not None:
@@ -339,8 +382,9 @@ class SharedShard:
                     self.shut()
 
     def _describe(self, description: CollectionFile, points: int | None) -> None:
-        self.description = description.model_copy(update={"ready": True, "points": points})
-        self.description.write(self.folder)
+        described = description.model_copy(update={"ready": True, "points": points})
+        described.write(self.folder)
+        self.description = described
 
     def _load(self) -> CollectionFile | None:
         with edge_errors("open the index", self.folder):
@@ -349,7 +393,7 @@ class SharedShard:
             return None
         with edge_errors("open the index", self.folder, loading=True), ExitStack() as undo:
             check_space("open the index", self.folder)
-            self.edge = EdgeShard.load(str(self.folder / "shard"))
+            self.edge = EdgeShard.load(str(self.folder / description.shard))
             undo.callback(self.edge.close)
             found = self.edge.count(CountRequest(exact=True))
             if description.points is not None and found != description.points:
@@ -361,8 +405,126 @@ class SharedShard:
                 lost = "texts and metadata" if sample else "vectors"
                 raise _damaged(self.folder, f"the {lost} of {found:,} nodes are gone")
             undo.pop_all()
+        self._remove_all_but(description.shard)
         self.refresh()
+        self._ungraphed = max(0, found - self.edge.info().indexed_vectors_count)
         return description
+
+    # A graph (HNSW) is built in a copy of the files by another process, since the engine stops all threads of its own.
+    # Points that change meanwhile are noted and brought to the copy. Until ``collection.json`` names the folder of the
+    # copy the files of before are the collection, from then on the copy is, so at no time a crash loses anything.
+
+    def note(self, point_ids: Iterable[Any] | None) -> None:
+        """Note which points a writer changes, ``None`` for all, if a graph is being built without these changes."""
+        if point_ids is None:
+            self.noted = None
+        elif self.noted is not None:
+            self.noted.update(point_ids)
+
+    def build_graph(self, begin: Begin, from_nodes: int, *, wait: bool) -> int:
+        """Build a graph if a fifth of so many nodes are in none; return of how many it is, or 0."""
+        if not self._graph_lock.acquire(blocking=wait):
+            return 0
+        try:
+            with edge_errors("build a graph", self.folder), ExitStack() as undo:
+                live, description = self.edge, self.description
+                count = 0 if live is None else live.info().points_count
+                is_wanted = count >= max(1, from_nodes) and 5 * self._ungraphed >= count
+                if live is None or description is None or not is_wanted or getattr(sys, "frozen", False):
+                    return 0
+                work = self._copied(self.folder / description.shard, undo)
+                begin(count)
+                self._await_builder(work)
+                return self._switch(live, description, work, undo)
+        finally:
+            with self._write_lock:
+                self.noted = None
+            self._graph_lock.release()
+
+    def _copied(self, shard: Path, undo: ExitStack) -> Path:
+        with self._write_lock:
+            check_space("build a graph", self.folder, sum(file.stat().st_size for file in shard.rglob("*")))
+            self._flush()
+            work = Path(tempfile.mkdtemp(prefix=_WORK, dir=self.folder))
+            undo.callback(shutil.rmtree, work, ignore_errors=True)
+            shutil.copytree(shard, work, dirs_exist_ok=True)
+            self.noted = set()
+            return work
+
+    def _await_builder(self, work: Path) -> None:
+        python, pipe = [sys.executable, "-I", "-c"], subprocess.PIPE
+        command = [*python, _KEEPER, *python, _BUILDER, str(Path(str(qdrant_edge.__file__)).parents[1]), str(work)]
+        start = partial(subprocess.Popen[bytes], start_new_session=True)  # or an interrupt would end the keeper alone
+        with tempfile.TemporaryFile() as said, start(command, stdin=pipe, stdout=said, stderr=said) as keeper:
+            while keeper.poll() is None:
+                with self._idle:
+                    self._idle.wait_for(lambda: self._shut or self.noted is None, _GLANCE_S)
+                self._check_wanted()
+            said.seek(0)
+            if keeper.returncode:
+                why = said.read().decode("utf-8", "replace").strip() or f"it ended with code {keeper.returncode}"
+                raise errors.StoreError(f"the graph of {self.folder} could not be built: {why[-300:]}")
+
+    def _check_wanted(self) -> None:
+        if self._shut or self.noted is None:
+            raise errors.StoreClosedError(f"the index in {self.folder} was closed or cleared while a graph was built")
+
+    def _switch(self, live: EdgeShard, description: CollectionFile, work: Path, undo: ExitStack) -> int:
+        """Search in the copy from now on, once it has what has changed."""
+        named = description.model_copy(update={"shard": "shard" if description.shard == "shard-b" else "shard-b"})
+        after = self.folder / named.shard
+        shutil.rmtree(after, ignore_errors=True)
+        undo.callback(shutil.rmtree, work.rename(after), ignore_errors=True)
+        copy = EdgeShard.load(str(after))
+        undo.callback(copy.close)
+        built, brought = copy.info().indexed_vectors_count, 0
+        for _ in range(_ROUNDS):  # beside writers: first what came while it was built, then what came in that time
+            brought += self._bring(live, copy)
+            copy.flush()
+            for path in (after, *after.rglob("*")):
+                sync(path)
+        with self._write_lock:
+            brought += self._bring(live, copy)
+            known = {field: index.data_type for field, index in copy.info().payload_schema.items()}
+            for field, index in live.info().payload_schema.items():
+                if field not in known or known[field] != index.data_type:
+                    copy.update(UpdateOperation.delete_field_index(field))
+                    copy.update(UpdateOperation.create_field_index(field, index.data_type))
+            copy.flush()
+            if live.count(CountRequest(exact=True)) != copy.count(CountRequest(exact=True)):
+                raise errors.StoreError(f"the graph of {self.folder} is not of the nodes that are there; try again")
+            self._describe(named, None)
+            undo.pop_all()
+            with self._idle:
+                self.edge, self._ungraphed = copy, brought
+            self.refresh()
+            self._flush()
+        with self._idle:
+            self._idle.wait_for(lambda: not self._busy[live])
+            del self._busy[live]
+        live.close()
+        sync(self.folder)
+        self._remove_all_but(named.shard)
+        return built
+
+    def _bring(self, live: EdgeShard, copy: EdgeShard) -> int:
+        """Bring to the copy what was noted, as it is now; return how many points."""
+        with self._write_lock:
+            self._check_wanted()
+            noted, self.noted = list(self.noted or ()), set()
+        for start in range(0, len(noted), PAGE):
+            some = noted[start : start + PAGE]
+            copy.update(UpdateOperation.delete_points(some))
+            records = live.retrieve(some, with_payload=True, with_vector=True)
+            found = [Point(record.id, cast("Any", record.vector), record.payload) for record in records]
+            copy.update(UpdateOperation.upsert_points(found))
+        return len(noted)
+
+    def _remove_all_but(self, shard: str) -> None:
+        """Remove what a graph was being built in, and what it has replaced."""
+        for path in (self.folder / "shard", self.folder / "shard-b", *self.folder.glob(f"{_WORK}*")):
+            if path.name != shard:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:
@@ -416,7 +578,7 @@ if hasattr(os, "register_at_fork"):
 
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
-_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps
+_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _WORKERS: Final = 4
 
 
@@ -479,29 +641,23 @@ class QdrantEdgeVectorStore(NodeStore):
 
     def clear(self) -> None:
         with self._writing("clear the index"):
+            self._shard.note(None)
             if self._shard.edge is not None:
                 self._shard.edge.update(UpdateOperation.delete_points_by_filter(Filter()))
 
     def flush(self) -> None:
-        with self._reading("flush the index"):
-            self._shard.flush()
+        self._check_open()
+        self._shard.flush()
 
-    def optimize(self) -> bool:
-        """Tidy up deleted nodes and, above the engine's threshold, build a graph (HNSW) for faster, approximate search.
+    @property
+    def search_kind(self) -> str:
+        """How nodes are searched: ``exact`` or by a ``graph``, and whether one is being built."""
+        kind = "graph" if self._shard.approximate else "exact"
+        return kind if self._shard.noted is None else f"{kind}, a new graph is being built"
 
-        Takes minutes at 100,000 nodes. Never run by ``add`` or ``query``; searching is exact until it was run.
-
-        Returns:
-            Whether there was anything to do.
-
-        Raises:
-            StoreError: The disk failed.
-        """
-        with self._writing("optimize the index"):
-            check_space("optimize the index", self._shard.folder)
-            changed = self._shard.edge is not None and self._shard.edge.optimize()
-            self._shard.refresh()
-            return changed
+    def build_graph(self, begin: Begin = int, *, from_nodes: int = GRAPH_FROM, wait: bool = True) -> int:
+        self._check_open()
+        return self._shard.build_graph(begin, from_nodes, wait=wait)
 
     def query_known(
         self, query: VectorStoreQuery, known: points.KnownPoints[points.FactT]
@@ -561,9 +717,11 @@ class QdrantEdgeVectorStore(NodeStore):
     def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         rows = zip(nodes, vectors, payloads, strict=True)
         made = [Point(points.point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
+        self._shard.note(point.id for point in made)
         self._engine().update(UpdateOperation.upsert_points(made))
 
     def _remove(self, point_ids: list[Any]) -> None:
+        self._shard.note(point_ids)
         self._engine().update(UpdateOperation.delete_points(point_ids))
 
     def _kinds(self) -> Mapping[str, str]:
@@ -601,11 +759,14 @@ class QdrantEdgeVectorStore(NodeStore):
         query = Query.Nearest(cast("list[float]", vector))
         ask = partial(QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
         with self._reading("search") as edge:
-            if edge is not None and self._shard.approximate:
+            if edge is None:
+                return [[]]
+            few = CountRequest(exact=False, filter=condition)  # of those that a filter leaves a graph is no faster
+            if self._shard.approximate and (condition is None or edge.count(few) >= GRAPH_FROM):
                 found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
                 if len(found) == limit:
                     return [found]
-            return [[] if edge is None else edge.query(ask(params=SearchParams(exact=True)))]
+            return [edge.query(ask(params=SearchParams(exact=True)))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.

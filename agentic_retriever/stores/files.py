@@ -35,11 +35,11 @@ def write_sealed(folder: Path, header: Mapping[str, Any], files: Mapping[str, by
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        sync_folder(fresh)
+        sync(fresh)
         if folder.exists():
             folder.replace(old)
         fresh.replace(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except OSError as err:
         shutil.rmtree(fresh, ignore_errors=True)
         raise StoreError(
@@ -98,9 +98,10 @@ def _damaged(path: Path, what: str) -> StoreDamagedError:
     return StoreDamagedError(f"{path} is damaged: {what}; it can be rebuilt from the stored nodes")
 
 
-def sync_folder(folder: Path) -> None:
+def sync(path: Path) -> None:
+    """Bring a file or the names in a folder to the disk."""
     with suppress(OSError):  # Windows cannot open a folder; there the rename alone has to do
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

@@ -33,6 +33,7 @@ from agentic_retriever.stores import points
 from agentic_retriever.threads import Workers
 
 PAGE: Final = 1_000  # points that are read at a time
+GRAPH_FROM: Final = 100_000  # nodes that are worth a graph; docs/scaling.md has what they cost without
 MAX_GUESS: Final = 1_024  # further points that are looked at before it is found out which ones a filter lets through
 TIE_MARGIN: Final = 8
 _MAX_TIES: Final = 4_096
@@ -43,6 +44,7 @@ _MODES: Final = (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR, VectorS
 T = TypeVar("T")
 Ids: TypeAlias = Sequence[str] | None
 Vectors: TypeAlias = npt.NDArray[np.float32]
+Begin: TypeAlias = Callable[[int], object]
 Side: TypeAlias = Any  # what points are near to: a unit vector, or a sparse one of the client's
 Offset: TypeAlias = Any  # where points begin: a number, a text or a UUID; None at the first, and after the last
 Page: TypeAlias = tuple[Sequence[points.Point], Offset]  # points, and where the next ones begin
@@ -288,6 +290,30 @@ class NodeStore(BasePydanticVectorStore, ABC):
             known = self._kinds().get(field)
             if known != kind:
                 self._make_index(path, kind, replace=known is not None)
+
+    @property
+    def search_kind(self) -> str:
+        """How nodes are searched: ``exact``, by a ``graph``, or as a ``server`` decides."""
+        return "server"
+
+    def build_graph(self, begin: Begin = int, *, from_nodes: int = GRAPH_FROM, wait: bool = True) -> int:
+        """Build a graph (HNSW) for faster, approximate search if a fifth of the nodes or more are in none.
+
+        Another process builds it in a copy of the files; writers wait for the copying only. A server does so by itself.
+
+        Args:
+            begin: Hears of how many nodes a graph is begun.
+            from_nodes: A smaller collection is searched exactly.
+            wait: Whether to wait for one that is being built already, and look again.
+
+        Returns:
+            Of how many nodes a graph was built; 0 where none was needed.
+
+        Raises:
+            StoreError: It could not be built, or the collection was closed or cleared; it is as before.
+        """
+        del begin, from_nodes, wait
+        return 0
 
     def close(self) -> None:
         """Give the collection back. Twice does nothing."""

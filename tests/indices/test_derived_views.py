@@ -253,6 +253,16 @@ def test_views_are_built_in_the_background_with_what_is_added_meanwhile(index, m
     check_leaves(index)
 
 
+def test_graphs_are_built_in_the_background_once_views_are_there(index, monkeypatch, views_at_once):
+    views_at_once()
+    build = QdrantEdgeVectorStore.build_graph
+    monkeypatch.setattr(QdrantEdgeVectorStore, "build_graph", lambda *args, **how: build(*args, from_nodes=1, **how))
+    index.build_in_background(watched := Told())
+    wait_until(lambda: watched.done >= 2 * len(expected_leaves(index)) + 2 + index.count())  # embedded, and in a graph
+    assert {name for name, store in index.collections().items() if store.search_kind == "graph"} >= {"chunks", LEAVES}
+    check_leaves(index)
+
+
 def test_what_fails_in_the_background_is_logged_and_what_is_closed_ends_it(index, monkeypatch, caplog, views_at_once):
     views_at_once()
     monkeypatch.setattr(index.embedding, "embed_passages", Mock(side_effect=EmbeddingError("no vectors")))

@@ -2,9 +2,11 @@
 
 import resource
 import sys
+import threading
 from pathlib import Path
 
 from agentic_retriever.errors import StoreError
+from agentic_retriever.stores import edge
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,6 +25,30 @@ def write_until_killed(path, start, sender):
         store.add(batch(start))
         start += BATCH
         sender.send(start)
+
+
+def build_a_graph(path, step, connection):
+    """Write and remove, and stand still, at a step of the building."""
+    store = QdrantEdgeVectorStore(path)
+    reached = {
+        "copied": (edge.SharedShard, "_await_builder", lambda *_: True),
+        "building": (edge.subprocess.Popen, "poll", lambda process: "-I" in process.args),
+        "loaded": (edge, "sync", lambda place: place.name == "shard-b"),
+        "named": (edge, "sync", lambda place: place.name == "default"),
+    }
+    owner, name, is_there = reached[step]
+    real = getattr(owner, name)
+
+    def stand_still(*args):
+        if is_there(*args):
+            store.add([make_node(number) for number in range(400, 400 + BATCH)])
+            store.delete_nodes(["node-00003"])
+            connection.send("there")
+            threading.Event().wait()
+        return real(*args)
+
+    setattr(owner, name, stand_still)
+    store.build_graph(from_nodes=1)
 
 
 def hold(path, connection):

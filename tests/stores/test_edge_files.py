@@ -1,4 +1,4 @@
-"""The files of a collection: one handle per folder and process, kills, full disks, damage."""
+"""The files of a collection: one handle per folder and process, graphs, kills, full disks, damage."""
 
 import asyncio
 import contextlib
@@ -9,15 +9,21 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import store_processes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qdrant_edge import EdgeShard
 from store_processes import BATCH
 from store_tools import ask, make_node, where
 from waiting import in_threads, wait_until
 
 from agentic_retriever import errors
+from agentic_retriever.stores import edge
 from agentic_retriever.stores.edge import CollectionFile, QdrantEdgeVectorStore, edge_errors
 
 SEGMENT = "shard/segments/*"
@@ -406,3 +412,122 @@ def test_a_full_disk_loses_nothing_that_was_stored(processes, tmp_path):
         assert store.query(ask(5, 1)).ids == ["node-00005"]
         store.add(store_processes.batch(acknowledged))
         assert f"node-{acknowledged:05}" in store.node_ids()
+
+
+# Graphs.
+
+numbers = st.integers(0, NODES + 50)
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(numbers, min_size=1, max_size=30), st.integers(1, 3)),
+        st.tuples(st.just("remove"), st.lists(numbers, min_size=1, max_size=30), st.none()),
+        st.tuples(st.just("index"), st.just(["year"]), st.sampled_from(["keyword", "float"])),
+    ),
+    max_size=4,
+)
+
+
+def change(store, changed):
+    for kind, of, how in changed:
+        if kind == "add":
+            store.add([make_node(n, year=how, text=str(n), n=n * how) for n in of])
+        elif kind == "remove":
+            store.delete_nodes([f"node-{n:05}" for n in of])
+        else:
+            store.create_payload_index(of[0], how)
+
+
+def everything(store):
+    nodes, filters = store.get_nodes(), [None, where("year", 2), where("n", 150, ">"), where("text", "7", "text_match")]
+    vectors = store.vectors([node.node_id for node in nodes])[1].tobytes()
+    asked = [(found := store.query(ask(-2, 40, filters=one))).ids + found.similarities for one in filters]
+    return nodes, vectors, asked, [store.count(one) for one in filters], dict(store._shard.kinds)
+
+
+@settings(max_examples=8, deadline=None)
+@given(before=changes, during=changes, between=changes)
+def test_with_a_graph_is_what_was_written_before_and_while_it_was_built(tmp_path_factory, before, during, between):
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        QdrantEdgeVectorStore(folder := tmp_path_factory.mktemp("graph")) as store,
+        QdrantEdgeVectorStore(tmp_path_factory.mktemp("exact")) as oracle,
+    ):
+        for one in (store, oracle):
+            change(one, [("add", range(NODES), 1), *before])
+        states = iter((during, between))
+
+        def build(_shard, work):
+            copied = EdgeShard.load(str(work))
+            copied.optimize()
+            copied.close()
+            for one in (store, oracle):
+                change(one, changed)
+
+        patched.setattr(edge.SharedShard, "_await_builder", build)
+        for changed in states:  # noqa: B007 - build() reads it
+            assert store.build_graph(from_nodes=1) or 5 * store._shard._ungraphed < store.count()
+            assert everything(store) == everything(oracle)
+        assert store.search_kind == "graph"
+        store.close()
+        with QdrantEdgeVectorStore(folder) as again:
+            assert everything(again) == everything(oracle)
+            assert len(list((folder / "default").iterdir())) == 3
+
+
+@pytest.mark.parametrize("step", ["copied", "building", "loaded", "named"])
+def test_kill_9_while_a_graph_is_built_loses_nothing(processes, tmp_path, step):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([make_node(number) for number in range(NODES)])
+    process, connection = start(processes, store_processes.build_a_graph, tmp_path, step)
+    assert receive(connection) == "there"
+    process.kill()
+    process.join()
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert store.node_ids() == [f"node-{number:05}" for number in range(NODES + BATCH) if number != 3]
+        assert len(store.query(ask(5, 2 * NODES)).ids) == NODES + BATCH - 1
+        assert len(list((tmp_path / "default").iterdir())) == 3
+        assert store.search_kind == ("graph" if step == "named" else "exact")
+    wait_until(lambda: not any(str(tmp_path) in _command(folder) for folder in Path("/proc").glob("[0-9]*")))
+
+
+def _command(process):
+    with contextlib.suppress(OSError):
+        return (process / "cmdline").read_text()
+    return ""
+
+
+@pytest.mark.parametrize("ending", [QdrantEdgeVectorStore.clear, QdrantEdgeVectorStore.close])
+def test_who_clears_or_closes_a_collection_does_not_wait_for_its_graph(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(edge, "_BUILDER", "import time; time.sleep(600)")
+    store = QdrantEdgeVectorStore(tmp_path)
+    store.add(store_processes.batch(0))
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        building = thread.submit(store.build_graph, lambda count: begun.set(), from_nodes=1)
+        assert begun.wait(30)
+        assert "being built" in store.search_kind
+        assert store.build_graph(from_nodes=1, wait=False) == 0
+        ending(store)
+        with pytest.raises(errors.StoreClosedError, match="closed or cleared"):
+            building.result(30)
+    store.close()
+    with QdrantEdgeVectorStore(tmp_path) as again:
+        assert again.count() == (BATCH if ending is QdrantEdgeVectorStore.close else 0)
+        assert len(list((tmp_path / "default").iterdir())) == 3
+
+
+def test_a_graph_that_could_not_be_built_changes_nothing(tmp_path, monkeypatch):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([make_node(number) for number in range(NODES)])
+        assert store.build_graph() == store.build_graph(from_nodes=NODES + 1) == 0  # too few
+        with monkeypatch.context() as patched:
+            patched.setattr(edge, "_BUILDER", "raise SystemExit('out of memory')")
+            with pytest.raises(errors.StoreError, match="could not be built: out of memory"):
+                store.build_graph(from_nodes=1)
+        assert (store.search_kind, store.count()) == ("exact", NODES)
+        assert len(list((tmp_path / "default").iterdir())) == 3
+        assert store.build_graph(from_nodes=1) == NODES
+        store.add([make_node(number) for number in range(NODES, NODES + 90)])
+        assert store.build_graph(from_nodes=1) == 0  # nearly all are in it
+        store.add([make_node(number) for number in range(NODES + 90, NODES + 100)])
+        assert store.build_graph(from_nodes=1) == NODES + 100

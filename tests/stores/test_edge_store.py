@@ -43,8 +43,8 @@ def test_a_nearly_full_disk_is_noticed_before_writing(store, monkeypatch):
         store.add([make_node(2)])
     assert store.node_ids() == ["node-00001"]
     assert store.count(where("x", 1)) == 0
-    with pytest.raises(StoreError, match="cannot optimize the index"):
-        store.optimize()
+    with pytest.raises(StoreError, match="cannot build a graph"):
+        store.build_graph(from_nodes=1)
     store.close()
     # The engine, whose write to a mapped file would end the process, is neither opened nor made.
     for name, said in ((store.collection_name, "open"), ("fresh", "make")):
@@ -79,20 +79,6 @@ def test_describing_and_copying(store):
         assert other.count() == 1
         other.close()
     assert store.count() == 1
-
-
-def test_a_collection_that_was_optimized_and_closed_gives_the_same_answers(tmp_path):
-    with QdrantEdgeVectorStore(tmp_path) as store:
-        assert store.client is None
-        store.add([make_node(n, n=n) for n in range(400)])
-        store.delete_nodes(filters=where("n", 150, "<"))
-        before = store.query(ask(3, 20, filters=where("n", 300, "<"))).ids
-        store.optimize()
-        assert store.query(ask(3, 20, filters=where("n", 300, "<"))).ids == before
-    with QdrantEdgeVectorStore(tmp_path) as again:
-        assert again.query(ask(3, 20, filters=where("n", 300, "<"))).ids == before
-        assert again.count() == 250
-        assert again.dimension == DIMENSION
 
 
 class TestQdrantEdgeVectorStore(VectorStoreContract):
