@@ -26,7 +26,6 @@ from agentic_retriever.routing.signals import (
     WORDED,
     Runs,
     query_terms,
-    question_count,
     read_query,
     softmax,
     table_languages,
@@ -72,7 +71,7 @@ def query_features(
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
-    stated = (match.groupdict() for table in tables for match in table.found_patterns("range", text))
+    stated = (match.groupdict() for table in tables for match in table.cues.found("range", text))
     bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in stated)
     ranges = [[end for end in ends if end is not None] for ends in bounds]
     # Codes, versions, section numbers and identifiers; not words, amounts and measures.
@@ -91,7 +90,7 @@ def query_features(
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(ranges)),
         "domain_terms": domain_terms.strength(terms, language) if domain_terms else 0.0,
-        "several_questions": _graded(_BY_QUESTIONS, question_count(text, tables)),
+        "several_questions": _graded(_BY_QUESTIONS, read.questions),
         "length": min(1.0, len(query.strip()) / _FULL_LENGTH),
         "complexity": min(1.0, max(0.0, complexity_score)),
     }

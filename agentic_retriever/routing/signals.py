@@ -21,7 +21,14 @@ from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.schema import Complexity, examined
 from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
+from agentic_retriever.text.language_files import (
+    NEVER,
+    PatternTable,
+    check_keys,
+    check_strings,
+    language_files,
+    languages_with,
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -110,19 +117,17 @@ class SignalTable:
     words: Mapping[str, re.Pattern[str]]
     patterns: Mapping[str, tuple[re.Pattern[str], ...]]
     hops: tuple[HopCue, ...]
+    cues: PatternTable  # words, patterns and hops
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
-        return any(pattern.search(text) for pattern in (self.words[name], *self.patterns[name]))
+        likely = self.cues.likely(text)
+        return any(pattern.search(text) for key in (f"words {name}", name) for pattern in likely.get(key, ()))
 
     def found_words(self, name: str, text: str) -> list[str]:
         """Return the words of a list that occur in a text, in order, with repetitions."""
-        return [match[0] for match in self.words[name].finditer(text)]
-
-    def found_patterns(self, name: str, text: str) -> list[re.Match[str]]:
-        """Return the first match of each pattern of a list or signal that occurs in a text."""
-        matches = (pattern.search(text) for pattern in self.patterns[name])
-        return [match for match in matches if match is not None]
+        likely = self.cues.likely(text).get(f"words {name}", ())
+        return [match[0] for pattern in likely for match in pattern.finditer(text)]
 
 
 class ReadQuery(NamedTuple):
@@ -130,6 +135,7 @@ class ReadQuery(NamedTuple):
 
     text: str
     tables: tuple[SignalTable, ...]
+    questions: int  # how many it asks
 
 
 @lru_cache(16)
@@ -140,7 +146,8 @@ def read_query(query: str) -> ReadQuery:
     tables = [load_table(code) for code in ([language] if language in known else known)]
     # Nothing that is written in ASCII can hold a word of a script without spaces.
     fitting = [table for table in tables if table.spaced or not query.isascii()]
-    return ReadQuery(matching_form(query), tuple(fitting or tables))
+    text, found = matching_form(query), tuple(fitting or tables)
+    return ReadQuery(text, found, question_count(text, found))
 
 
 def matching_form(query: str) -> str:
@@ -184,7 +191,9 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
             raise ConfigError(f"{of_cue}.weight must be a number above 0 and at most 1, not {weight!r}")
         cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{of_cue}.patterns")))
-    return SignalTable(data["language"], spaced, words, patterns, tuple(cues))
+    by_name = {f"words {name}": (pattern,) for name, pattern in words.items()} | patterns
+    finder = PatternTable({**by_name, **{f"{HOPS} {cue.name}": cue.patterns for cue in cues}})
+    return SignalTable(data["language"], spaced, words, patterns, tuple(cues), finder)
 
 
 def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
@@ -251,7 +260,7 @@ _PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’
 def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
     worded = []
     for table in read.tables:
-        counts = ((cue, sum(pattern.search(read.text) is not None for pattern in cue.patterns)) for cue in table.hops)
+        counts = ((cue, len(table.cues.found(f"{HOPS} {cue.name}", read.text))) for cue in table.hops)
         worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
@@ -326,7 +335,7 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     """Verdict, score and reasons."""
     read = read_query(query)
     text, tables, chars = read.text, read.tables, len(query.strip())
-    patterns = [match[0] for table in tables for match in table.found_patterns("complex_patterns", text)]
+    patterns = [match[0] for table in tables for match in table.cues.found("complex_patterns", text)]
     strong, medium = (
         dict.fromkeys(word for table in tables for word in table.found_words(name, text))
         for name in ("strong_keywords", "medium_keywords")
@@ -334,10 +343,8 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     hops = hop_cues(query, read)
     # Rounded, for sums of hundredths must reach their limit exactly.
     hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
-    simple = {
-        match[0].strip(): match.start() == 0 for t in tables for match in t.found_patterns("simple_patterns", text)
-    }
-    questions = question_count(text, tables)
+    simple = {match[0].strip(): match.start() == 0 for t in tables for match in t.cues.found("simple_patterns", text)}
+    questions = read.questions
     conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
     items = [item.strip() for item in _ITEM_END.split(examined(query)) if item.strip()]
     is_list = len(items) >= 4 and all(len(item) <= 40 for item in items)
