@@ -532,7 +532,7 @@ class Pipeline:
         allowance = spending.choosing("choosing the strategy")
         selection = self.selector.select(run.question.query, offered, features=features, allowance=allowance)
         spending.add(selection.spent)
-        return replace(selection, degraded=(*lost, *selection.degraded)), withheld
+        return replace(selection, degraded=(*lost, *selection.degraded)) if lost else selection, withheld
 
     # -- Retrieved
 

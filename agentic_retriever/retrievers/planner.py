@@ -163,8 +163,7 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     """
     said: list[str] = []
     questions: list[str] = []
-    # What stands before an opening question mark is a sentence of its own.
-    for sentence in (part for whole in split_sentences(text) for part in _OPENS.split(whole.text)):
+    for sentence in _sentences(text):
         clauses = [bare for clause in _clauses(sentence, table) if any(map(str.isalnum, bare := clause.strip(_EDGES)))]
         worded = [_asks(clause, table) for clause in clauses]
         # "Is it free?" asks without any question word.
@@ -178,6 +177,12 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     told = [" ".join([*said, *([first] if q != first and _is_short(q, table) else []), q]) for q in questions]
     back = any(table.refers_back.search(folded(q)) for q in questions[1:])
     return questions if not back and len(distinct(told, text)) < 2 else told
+
+
+@lru_cache(4)  # each table looks at the same text
+def _sentences(text: str) -> tuple[str, ...]:
+    """Cut a text into sentences; what stands before an opening question mark is one of its own."""
+    return tuple(part for whole in split_sentences(text) for part in _OPENS.split(whole.text))
 
 
 def _clauses(sentence: str, table: ClauseTable) -> list[str]:

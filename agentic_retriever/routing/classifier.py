@@ -73,7 +73,7 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
         return Scope(probability=1.0)
     text = examined(query)
     relevance, contrast = _nearness(query_vector, profile)
-    terms = _content_terms(text, profile)
+    terms = _content_terms(query, profile)
     coverage = _share(terms, profile.document_frequency, profile) if terms else None
     # An index does not know most words of another language, so only then need it be found out which one it is.
     if coverage is not None and coverage < _SURELY_KNOWN and not _same_language(text, profile):
@@ -111,10 +111,11 @@ def _same_language(text: str, profile: IndexProfile) -> bool:
     return UNDETERMINED in {language, profile.language} or language == profile.language
 
 
-def _content_terms(text: str, profile: IndexProfile) -> tuple[str, ...]:
-    tokenizer = Tokenizer(language=profile.language)
-    terms = tokenizer.query_tokens(without_requests(without_asking(text))) or tokenizer.query_tokens(text)
-    return tuple(dict.fromkeys(terms))[:_MAX_TERMS]
+def _content_terms(query: str, profile: IndexProfile) -> tuple[str, ...]:
+    text = examined(query)
+    told = without_requests(without_asking(text))
+    terms = Tokenizer(language=profile.language).query_tokens(told) if told != text else ()
+    return tuple(dict.fromkeys(terms or signals.query_terms(query, profile.language)))[:_MAX_TERMS]
 
 
 def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) -> float:
@@ -163,6 +164,7 @@ _ALIGNED: Final = 4  # rows that OpenBLAS multiplies together: each index begins
 _ONE_THREAD: Final = 400_000  # numbers in a matrix whose product with a vector stays in one thread
 _MAX_VALUE_FIELDS: Final = 3
 _UNSEEN: Final = 1e-6
+_MAX_RATIOS: Final = 4_096  # terms whose likelihoods are remembered
 _MIN_BACKGROUND: Final = 3  # indexes of fewer nodes have no background worth the name
 _DEFAULT_SPREAD: Final = 0.05
 _MIN_NORM: Final = 1e-9
@@ -183,6 +185,7 @@ class _Known:
         self.languages = {profile.language for profile in profiles}
         self.frequency = [profile.document_frequency.get for profile in profiles]
         self.totals = np.array([max(1, profile.terms_total) for profile in profiles], dtype=np.float64)
+        self.ratios: dict[str, npt.NDArray[np.float64]] = {}  # of the terms that were asked for
         means = [p.background_mean for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
         typical = median(means) if means else 0.0
         self.backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
@@ -236,11 +239,16 @@ def _likelihood_ratios(terms: Sequence[str], known: _Known) -> list[float]:
     distinct = list(dict.fromkeys(terms))[:_MAX_TERMS]
     if not distinct:
         return [0.0] * len(known.profiles)
-    counts = np.array([[count(term, 0) for count in known.frequency] for term in distinct], dtype=np.float64)
-    likelihoods = counts / known.totals
-    everywhere = likelihoods.mean(axis=1, keepdims=True) + _UNSEEN
-    ratios: npt.NDArray[np.float64] = np.log((1 - SMOOTHING) * likelihoods / everywhere + SMOOTHING)
-    summed: list[float] = (ratios.sum(axis=0) / math.sqrt(len(distinct))).tolist()
+    if len(known.ratios) > _MAX_RATIOS:
+        known.ratios = {}
+    ratios = known.ratios
+    missing = [term for term in distinct if term not in ratios]
+    if missing:
+        counts = np.array([[count(term, 0) for count in known.frequency] for term in missing], dtype=np.float64)
+        likelihoods = counts / known.totals
+        everywhere = likelihoods.mean(axis=1, keepdims=True) + _UNSEEN
+        ratios.update(zip(missing, np.log((1 - SMOOTHING) * likelihoods / everywhere + SMOOTHING), strict=True))
+    summed: list[float] = (reduce(add, map(ratios.__getitem__, distinct)) / math.sqrt(len(distinct))).tolist()
     return summed
 
 
