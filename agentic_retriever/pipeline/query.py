@@ -303,7 +303,7 @@ class Pipeline:
             run.degraded += meant.degraded
             if meant.query != asked.query:
                 run.question = replace(asked, query=meant.query, asked=asked.query)
-        run.vague = not run.question.asked and leans(run.question.query)
+        run.vague = not run.question.asked and leans(run.question.query, "")
         terms, query = self._domain_terms, run.question.query
         run.forms, run.lifting = terms.expanded(query), terms.lifting(query)
 

@@ -163,8 +163,11 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     """
     said: list[str] = []
     questions: list[str] = []
-    for sentence in _sentences(text):
-        clauses = [bare for clause in _clauses(sentence, table) if any(map(str.isalnum, bare := clause.strip(_EDGES)))]
+    # What stands before an opening question mark is a sentence of its own.
+    sentences = [(part, _clauses(part, table)) for whole in split_sentences(text) for part in _OPENS.split(whole.text)]
+    if sum(len(clauses) for _, clauses in sentences) < 2:
+        return []
+    for sentence, clauses in sentences:
         worded = [_asks(clause, table) for clause in clauses]
         # "Is it free?" asks without any question word.
         marked = _ASKS.search(sentence) is not None and not any(worded)
@@ -179,14 +182,8 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     return questions if not back and len(distinct(told, text)) < 2 else told
 
 
-@lru_cache(4)  # each table looks at the same text
-def _sentences(text: str) -> tuple[str, ...]:
-    """Cut a text into sentences; what stands before an opening question mark is one of its own."""
-    return tuple(part for whole in split_sentences(text) for part in _OPENS.split(whole.text))
-
-
 def _clauses(sentence: str, table: ClauseTable) -> list[str]:
-    """Cut a sentence where a joining word stands between two clauses, or another question begins."""
+    """Cut a sentence where a joining word stands between two clauses, or another question begins; bare ones."""
     joints = [match.span() for match in table.clause_joints.finditer(folded(sentence))]
     joints += [match.span() for match in table.clause_starts.finditer(lowered(sentence))]
     clauses: list[str] = []
@@ -195,7 +192,8 @@ def _clauses(sentence: str, table: ClauseTable) -> list[str]:
         if start >= at:
             clauses.append(sentence[at:start])
             at = end
-    return [*clauses, sentence[at:]]
+    bare = (clause.strip(_EDGES) for clause in (*clauses, sentence[at:]))
+    return [clause for clause in bare if any(map(str.isalnum, clause))]
 
 
 def _asks(clause: str, table: ClauseTable) -> bool:

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, partial, reduce
 from operator import add
 from statistics import median
 from threading import Lock
@@ -99,8 +99,7 @@ def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | Non
         return None, None
     cosines = sample @ vector
     mean, spread = float(cosines.mean()), float(cosines.std())
-    cosines.partition(len(cosines) - _NEAREST)
-    nearest = float(cosines[-_NEAREST:].mean())
+    nearest = float(np.partition(cosines, len(cosines) - _NEAREST)[-_NEAREST:].mean())
     if not math.isfinite(nearest) or spread <= 0.0:
         return None, None
     return (nearest - profile.background_mean) / scale, (nearest - mean) / spread
@@ -182,19 +181,18 @@ class _Known:
 
     def __init__(self, profiles: Profiles) -> None:
         self.profiles = tuple(profiles)
-        self.languages = {profile.language for profile in profiles}
         self.frequency = [profile.document_frequency.get for profile in profiles]
         self.totals = np.array([max(1, profile.terms_total) for profile in profiles], dtype=np.float64)
         self.ratios: dict[str, npt.NDArray[np.float64]] = {}  # of the terms that were asked for
-        means = [p.background_mean for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
-        typical = median(means) if means else 0.0
+        sampled = [p for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
+        typical = median([p.background_mean for p in sampled] or [0.0])
         self.backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
-        # The unit of cosine of this embedding model: the standard deviation between unrelated nodes.
-        spreads = [p.background_std for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
-        self.spread = median(spreads) if spreads else _DEFAULT_SPREAD
+        self.spread = median([p.background_std for p in sampled] or [_DEFAULT_SPREAD])  # the unit of cosine
         shapes = {p.sample.shape[1:] if len(p.sample) else () for p in profiles}
         self.shape = shapes.pop() if len(shapes) == 1 else ()  # of a vector that can be compared with all of them
-        self.limit = max(_MIN_SAMPLES, _MAX_SAMPLES // max(1, len(profiles)))
+        limit = max(_MIN_SAMPLES, _MAX_SAMPLES // len(profiles))
+        # Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
+        self.sample = cache(lambda at: thinned(profiles[at].sample, limit))
         if len(self.shape) == 1 and len(profiles) > _FEW:
             self._glance([thinned(profile.sample, _GLANCE) for profile in profiles])
 
@@ -215,7 +213,7 @@ _known: Final = cached(LRUCache(4), key=lambda profiles: tuple(map(id, profiles)
 
 def weigh(query: str, known: _Known, cosines: Sequence[float] | None) -> dict[str, Evidence]:
     """Collect the evidence for each of several indexes, by their names."""
-    terms = {language: signals.query_terms(query, language) for language in known.languages}
+    terms = {language: signals.query_terms(query, language) for language in {p.language for p in known.profiles}}
     likelihood = {language: _likelihood_ratios(found, known) for language, found in terms.items()}
     evidence = {}
     for at, profile in enumerate(known.profiles):
@@ -270,8 +268,9 @@ def sample_cosines(vector: Vector, known: _Known) -> list[float] | None:
     means = _nearest_means(vector, known) if vector.shape == known.shape else [math.nan]
     if not all(map(math.isfinite, means)):
         return None
-    pairs = zip(means, known.backgrounds, strict=True)
-    return [COSINE_WEIGHT * (mean - BACKGROUND_SHARE * background) / known.spread for mean, background in pairs]
+    return [
+        COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / known.spread for m, b in zip(means, known.backgrounds, strict=True)
+    ]
 
 
 def _nearest_means(vector: Vector, known: _Known) -> list[float]:
@@ -281,9 +280,8 @@ def _nearest_means(vector: Vector, known: _Known) -> list[float]:
     twenty indexes would take longer than all the rest of routing. A product is of so many rows at most that OpenBLAS
     does not share it among threads, which wait for each other for many milliseconds on a busy machine.
     """
-    samples = [profile.sample for profile in known.profiles]
-    if len(samples) <= _FEW:
-        return [_nearest_mean(vector, _last_thinned(sample, known.limit)) for sample in samples]
+    if len(known.profiles) <= _FEW:
+        return [_nearest_mean(vector, known.sample(at)) for at in range(len(known.profiles))]
     cosines = np.concatenate([rows @ vector for rows in known.glances]).reshape(known.absent.shape) + known.absent
     cosines.partition(cosines.shape[1] - _NEAREST, axis=1)
     nearest = np.sort(cosines[:, -_NEAREST:], axis=1).tolist()
@@ -291,7 +289,7 @@ def _nearest_means(vector: Vector, known: _Known) -> list[float]:
     if not all(map(math.isfinite, means)):
         return means
     for at in sorted(range(len(means)), key=lambda at: -means[at])[:_CLOSELY]:
-        means[at] = _nearest_mean(vector, _last_thinned(samples[at], known.limit))
+        means[at] = _nearest_mean(vector, known.sample(at))
     return means
 
 
@@ -300,10 +298,6 @@ def thinned(sample: Vector, limit: int) -> Vector:
     if len(sample) <= limit:
         return sample
     return np.ascontiguousarray(sample[:: math.ceil(len(sample) / limit)])
-
-
-# Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
-_last_thinned = signals.last_made(thinned, 512)
 
 
 def _nearest_mean(vector: Vector, sample: Vector) -> float:
@@ -356,11 +350,11 @@ class _EvidenceClassifier(IndexClassifier):
         vector = unit_vector(query_vector)
         filled = [profile for profile in profiles if profile.nodes > 0]
         if len(names) == 1:
-            weighed = _Weighed({}, lambda _: "the only index")
+            weighed = _Weighed({}, lambda *_: "the only index")
         elif filled:
             weighed = self._weighed(query, _known(filled), vector, given=query_vector is not None)
         else:
-            weighed = _Weighed({}, lambda _: "every index is empty: the first one")
+            weighed = _Weighed({}, lambda *_: "every index is empty: the first one")
         found = [weighed.evidence.get(name) for name in names]
         shares = signals.softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
         # By probability; equals in order of registration.
@@ -379,7 +373,8 @@ class _EvidenceClassifier(IndexClassifier):
         margin = shares[0] - shares[1] if len(names) > 1 else 1.0
         # An index without nodes has nothing to add, so it never comes along as the second.
         close = margin < self.index_margin and ranked[1].nodes > 0
-        reason = weighed.why(_Ranked(names, shares, close=close))
+        second = f"next is {names[1]} with {shares[1]:.2f}{', searched too' * close}" if len(names) > 1 else ""
+        reason = weighed.why(names, second)
         abstained = scope is not None and scope.probability < self.abstain_below
         if scope is not None:
             evidence = {**evidence, names[0]: {**evidence.get(names[0], {}), "scope": scope.probability}}
@@ -412,7 +407,7 @@ class ProfileClassifier(_EvidenceClassifier):
         cosines = sample_cosines(vector, known) if vector is not None else None
         evidence = weigh(query, known, cosines)
         kinds = {name: found.kinds for name, found in evidence.items()}
-        return _Weighed(kinds, lambda ranked: _why(ranked, evidence, given=given, compared=cosines is not None))
+        return _Weighed(kinds, partial(_why, evidence, given=given, compared=cosines is not None))
 
 
 class EmbeddingClassifier(_EvidenceClassifier):
@@ -436,22 +431,14 @@ class EmbeddingClassifier(_EvidenceClassifier):
         else:
             what, cosines = "description nearest to the query", {name: float(u @ vector) for name, u in same.items()}
             kinds = {name: {"description": COSINE_WEIGHT * cosine / known.spread} for name, cosine in cosines.items()}
-        return _Weighed(kinds, lambda ranked: f"{what}; {_runner_up(ranked)}")
+        return _Weighed(kinds, lambda _, second: f"{what}; {second}")
 
 
 class _Weighed(NamedTuple):
     """What speaks for the indexes that have nodes, as logarithms that may be added, and how to tell it."""
 
     evidence: Mapping[str, Mapping[str, float]]
-    why: Callable[[_Ranked], str]
-
-
-class _Ranked(NamedTuple):
-    """Indexes with their probabilities, best first, and whether the second is searched too."""
-
-    names: Sequence[str]
-    shares: Sequence[float]
-    close: bool
+    why: Callable[[Sequence[str], str], str]  # of the indexes, best first, and of what is said of the second
 
 
 def _doubt(scope: Scope) -> str:
@@ -466,9 +453,9 @@ def _doubt(scope: Scope) -> str:
     return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
 
 
-def _why(ranked: _Ranked, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:
-    first = evidence[ranked.names[0]]
-    second = next((evidence[name] for name in ranked.names[1:] if name in evidence), None)
+def _why(evidence: Mapping[str, Evidence], names: Sequence[str], runner_up: str, *, given: bool, compared: bool) -> str:
+    first = evidence[names[0]]
+    second = next((evidence[name] for name in names[1:] if name in evidence), None)
     if second is None:
         return "the only index that is not empty"
     lead = {kind: f"{weight - second.kinds[kind]:+.1f}" for kind, weight in first.kinds.items()}
@@ -478,8 +465,4 @@ def _why(ranked: _Ranked, evidence: Mapping[str, Evidence], *, given: bool, comp
         values = [" ".join(hit.value.split())[:_MAX_VALUE_CHARS] for hit in first.hits[:_MAX_NAMED_VALUES]]
         named = f" ({', '.join(values)})" if values else ""
         parts.append(f"metadata values {lead['values']}{named}")
-    return f"{', '.join(parts)}; {_runner_up(ranked)}"
-
-
-def _runner_up(ranked: _Ranked) -> str:
-    return f"next is {ranked.names[1]} with {ranked.shares[1]:.2f}{', searched too' if ranked.close else ''}"
+    return f"{', '.join(parts)}; {runner_up}"

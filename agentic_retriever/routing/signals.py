@@ -9,7 +9,7 @@ more than one character are bounded.
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -20,18 +20,8 @@ from cachetools import LRUCache, cached
 from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.schema import Complexity, examined
-from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.language_files import (
-    NEVER,
-    PatternTable,
-    check_keys,
-    check_strings,
-    language_files,
-    languages_with,
-)
+from agentic_retriever.text import Tokenizer, detect_language, language_files
 
-S = TypeVar("S")
-T = TypeVar("T")
 H = TypeVar("H", bound="Hashable")
 
 
@@ -43,6 +33,8 @@ def query_terms(query: str, language: str) -> tuple[str, ...]:
 
 class Runs(dict[str, list[tuple[tuple[str, ...], H]]]):
     """Things by the terms that name them, by the first term of each; those of stop words alone are never found."""
+
+    source: object = None
 
     def add(self, run: Sequence[str], named: H) -> None:
         if run:
@@ -59,10 +51,12 @@ class ValueHit(NamedTuple):
     value: str
 
 
+@cached(LRUCache(128), key=lambda values, language: (id(values), language), lock=Lock())
 def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Runs[ValueHit]:
     """The values of one index: the same words in the same order name one, whatever their endings."""
     tokenizer = Tokenizer(language=language)
     table: Runs[ValueHit] = Runs()
+    table.source = field_values  # so that its id stays taken
     for field, values in sorted(field_values.items()):
         for value in sorted(values):
             is_year = value.isdigit() and len(value) == 4
@@ -72,21 +66,8 @@ def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Ru
     return table
 
 
-def last_made(make: Callable[[S, Any], T], most: int) -> Callable[[S, Any], T]:
-    """Keep what was made last of things that cannot be keys."""
-
-    @cached(LRUCache(most), key=lambda source, detail: (id(source), detail), lock=Lock())
-    def with_source(source: S, detail: Any) -> tuple[S, T]:  # noqa: ANN401 - whatever else it is made of
-        return source, make(source, detail)  # an entry holds its source, so that its id stays taken
-
-    return lambda source, detail: with_source(source, detail)[1]
-
-
-_last_tables = last_made(value_table, 128)
-
-
 def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
-    return _last_tables(profile.field_values, profile.language).found(terms) if profile.field_values else []
+    return value_table(profile.field_values, profile.language).found(terms) if profile.field_values else []
 
 
 # Signals that are strong where a word or pattern of them occurs, and all that every language describes.
@@ -115,9 +96,8 @@ class SignalTable:
     language: str  # ISO 639-1 code
     spaced: bool
     words: Mapping[str, re.Pattern[str]]
-    patterns: Mapping[str, tuple[re.Pattern[str], ...]]
     hops: tuple[HopCue, ...]
-    cues: PatternTable  # words, patterns and hops
+    cues: language_files.PatternTable  # words, patterns and hops
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
@@ -126,8 +106,7 @@ class SignalTable:
 
     def found_words(self, name: str, text: str) -> list[str]:
         """Return the words of a list that occur in a text, in order, with repetitions."""
-        likely = self.cues.likely(text).get(f"words {name}", ())
-        return [match[0] for pattern in likely for match in pattern.finditer(text)]
+        return [found[0] for words in self.cues.likely(text).get(f"words {name}", ()) for found in words.finditer(text)]
 
 
 class ReadQuery(NamedTuple):
@@ -163,23 +142,25 @@ def table_languages() -> tuple[str, ...]:
 
 
 def packaged_languages() -> tuple[str, ...]:
-    return languages_with("signals")
+    return language_files.languages_with("signals")
 
 
 @lru_cache(64)
 def load_table(language: str) -> SignalTable:
-    return _added.get(language) or parse_table(language_files()[language], file=f"languages/{language}.json")
+    return _added.get(language) or parse_table(
+        language_files.language_files()[language], file=f"languages/{language}.json"
+    )
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
-    check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
-    check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
+    language_files.check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
+    language_files.check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
     lists, spaced, where = data["complexity"], data["spaced"], f"{file}: complexity"
     patterns = {name: _compiled(lists[name], where=f"{where}.{name}") for name in _PATTERN_LISTS}
     words = {name: _word_pattern(lists[name], spaced=spaced, where=f"{where}.{name}") for name in _WORD_LISTS}
     for name, entry in data["signals"].items():
         of_signal = f"{file}: signals.{name}"
-        check_keys(entry, ("words", "patterns"), where=of_signal)
+        language_files.check_keys(entry, ("words", "patterns"), where=of_signal)
         words[name] = _word_pattern(entry["words"], spaced=spaced, where=f"{of_signal}.words")
         patterns[name] = _compiled(entry["patterns"], where=f"{of_signal}.patterns")
     if not isinstance(lists[HOPS], dict):
@@ -187,18 +168,18 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
     cues = []
     for name, entry in lists[HOPS].items():  # a language may name its own
         of_cue = f"{where}.{HOPS}.{name}"
-        weight = check_keys(entry, ("weight", "patterns"), where=of_cue)["weight"]
+        weight = language_files.check_keys(entry, ("weight", "patterns"), where=of_cue)["weight"]
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
             raise ConfigError(f"{of_cue}.weight must be a number above 0 and at most 1, not {weight!r}")
         cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{of_cue}.patterns")))
     by_name = {f"words {name}": (pattern,) for name, pattern in words.items()} | patterns
-    finder = PatternTable({**by_name, **{f"{HOPS} {cue.name}": cue.patterns for cue in cues}})
-    return SignalTable(data["language"], spaced, words, patterns, tuple(cues), finder)
+    finder = language_files.PatternTable({**by_name, **{f"{HOPS} {cue.name}": cue.patterns for cue in cues}})
+    return SignalTable(data["language"], spaced, words, tuple(cues), finder)
 
 
 def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
     patterns = []
-    for at, pattern in enumerate(check_strings(entries, where=where)):
+    for at, pattern in enumerate(language_files.check_strings(entries, where=where)):
         try:
             patterns.append(re.compile(_unaccented(pattern), re.IGNORECASE))
         except re.error as err:  # noqa: PERF203 - tells which one
@@ -208,9 +189,9 @@ def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
 
 def _word_pattern(entries: object, *, spaced: bool, where: str) -> re.Pattern[str]:
     """One pattern for all words, longest first, so that the longest that fits is the one found."""
-    words = sorted(check_strings(entries, where=where), key=len, reverse=True)
+    words = sorted(language_files.check_strings(entries, where=where), key=len, reverse=True)
     if not words:
-        return NEVER
+        return language_files.NEVER
     ending = r"\w{0,20}" if spaced else ""
     options = "|".join(
         re.escape(_unaccented(word.removesuffix("*")).casefold()) + (ending if word.endswith("*") else "")

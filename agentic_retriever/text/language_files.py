@@ -117,6 +117,7 @@ def any_of(options: Iterable[str], *, spaced: bool, where: str) -> re.Pattern[st
         raise ConfigError(f"{where} holds something that is no regular expression: {err}") from err
 
 
+_START: Final = "\0"  # put before each text, for the patterns that need no letters
 _PARSER: Final = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 
@@ -124,14 +125,11 @@ class PatternTable:
     """Many patterns by name; one pass over a text leaves few of them to search it for."""
 
     def __init__(self, patterns: Mapping[str, Sequence[re.Pattern[str]]]) -> None:
-        self._all = [(name, pattern) for name, listed in patterns.items() for pattern in listed]
-        self._always: set[int] = set()
-        needed: dict[str, set[int]] = {"\0": set()}
-        for at, (_, pattern) in enumerate(self._all):
-            texts = _needed(_PARSER.parse(pattern.pattern, pattern.flags))
-            for text in texts:
+        self.listed = [(name, pattern) for name, listed in patterns.items() for pattern in listed]
+        needed: dict[str, set[int]] = {_START: set()}
+        for at, (_, pattern) in enumerate(self.listed):
+            for text in _needed(_PARSER.parse(pattern.pattern, pattern.flags)) or {_START}:
                 needed.setdefault(_folded(text), set()).add(at)
-            self._always |= set() if texts else {at}
         self._automaton = ahocorasick.Automaton()
         for text, places in needed.items():
             self._automaton.add_word(text, places)
@@ -140,16 +138,15 @@ class PatternTable:
 
     def _likely(self, text: str) -> Mapping[str, Sequence[re.Pattern[str]]]:
         """Return the patterns that may occur in a text, by name and in order: all others do not."""
-        places = self._always.union(*(found for _, found in self._automaton.iter(_folded(text))))
+        places = set[int]().union(*(found for _, found in self._automaton.iter(_START + _folded(text))))
         likely: dict[str, list[re.Pattern[str]]] = {}
-        for name, pattern in map(self._all.__getitem__, sorted(places)):
+        for name, pattern in map(self.listed.__getitem__, sorted(places)):
             likely.setdefault(name, []).append(pattern)
         return likely
 
     def found(self, name: str, text: str) -> list[re.Match[str]]:
         """Return the first match of each pattern of a name that occurs in a text."""
-        matches = [pattern.search(text) for pattern in self.likely(text).get(name, ())]
-        return [match for match in matches if match is not None]
+        return [match for pattern in self.likely(text).get(name, ()) if (match := pattern.search(text))]
 
 
 def _folded(text: str) -> str:
@@ -159,14 +156,12 @@ def _folded(text: str) -> str:
 
 def _needed(parsed: Iterable[tuple[Any, Any]]) -> set[str]:
     """Find texts of which one occurs wherever a parsed pattern does, long ones if possible; none if there are none."""
-    found: list[set[str]] = []
-    run = ""
+    found, run = list[set[str]](), ""
     for kind, value in (*parsed, (_PARSER.AT, None)):
         if kind is _PARSER.LITERAL:
             run += chr(value)
             continue
-        found.append({run} if run else set())
-        run = ""
+        found, run = [*found, {run} if run else set()], ""
         if kind is _PARSER.SUBPATTERN:
             found.append(_needed(value[-1]))
         elif kind is _PARSER.BRANCH:

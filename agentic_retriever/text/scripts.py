@@ -218,13 +218,8 @@ def _detected(sample: str) -> str:
         return UNDETERMINED
     words = {word.casefold() for word in _WORD_RE.findall(sample)}
     candidates, classifier = _CANDIDATES[script], _classifier()
-    languages = sorted(candidates) if classifier is None else classifier.nb_classes
-    # As ``rank`` has them, but in no order: nobody asks for more than the most probable one.
-    shares = [1.0] * len(languages) if classifier is None else classifier._decide(sample).tolist()  # noqa: SLF001
-    belief: dict[str, float] = {}
-    for language, share in zip(languages, shares, strict=True):
-        if language in candidates:  # of one with several columns the first has the share of all
-            belief.setdefault(language, share * _COMMON.get(language, 1.0))
+    ranked = [(language, 1.0) for language in sorted(candidates)] if classifier is None else classifier.rank(sample)
+    belief = {language: p * _COMMON.get(language, 1.0) for language, p in ranked if language in candidates}
     for language in section("stopwords").keys() & belief.keys():
         belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
     return max(belief, key=lambda language: belief[language])
