@@ -169,23 +169,18 @@ def make_entry(
     asker: Mapping[str, str] = MappingProxyType({}),
 ) -> LogEntry:
     """Make the entry of one query: of its answer, or of what is known where it failed."""
+    timings_ms = timings_ms if answer is None else answer.timings_ms
+    given: dict[str, Any] = {
+        "timings_ms": {step: float(ms) for step, ms in timings_ms.items() if math.isfinite(ms)},
+        "cloud_only_usd": _finite(cloud_only_usd),
+        "user_id": asker.get("user_id", ""),
+        "conversation_id": asker.get("conversation_id", ""),
+    }
     if answer is None:
-        known = LogEntry(query=query, query_id=query_id, error="" if error is None else type(error).__name__)
-    else:
-        known, timings_ms = _entry_of_answer(answer), answer.timings_ms
-    timings = {step: float(ms) for step, ms in timings_ms.items() if math.isfinite(ms)}
-    return replace(
-        known,
-        timings_ms=timings,
-        cloud_only_usd=_finite(cloud_only_usd),
-        user_id=asker.get("user_id", ""),
-        conversation_id=asker.get("conversation_id", ""),
-    )
-
-
-def _entry_of_answer(answer: Answer) -> LogEntry:
+        return LogEntry(query=query, query_id=query_id, error="" if error is None else type(error).__name__, **given)
     route, index, strategy = answer.route, answer.route.index, answer.route.strategy
     return LogEntry(
+        **given,
         query=route.query,
         understood_as=route.understood_as,
         query_id=answer.query_id,

@@ -303,7 +303,7 @@ class Pipeline:
             run.degraded += meant.degraded
             if meant.query != asked.query:
                 run.question = replace(asked, query=meant.query, asked=asked.query)
-        run.vague = not run.question.asked and leans(run.question.query)
+        run.vague = not run.question.asked and leans(run.question.query, "")
         terms, query = self._domain_terms, run.question.query
         run.forms, run.lifting = terms.expanded(query), terms.lifting(query)
 
@@ -532,7 +532,7 @@ class Pipeline:
         allowance = spending.choosing("choosing the strategy")
         selection = self.selector.select(run.question.query, offered, features=features, allowance=allowance)
         spending.add(selection.spent)
-        return replace(selection, degraded=(*lost, *selection.degraded)), withheld
+        return replace(selection, degraded=(*lost, *selection.degraded)) if lost else selection, withheld
 
     # -- Retrieved
 

@@ -164,8 +164,10 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     said: list[str] = []
     questions: list[str] = []
     # What stands before an opening question mark is a sentence of its own.
-    for sentence in (part for whole in split_sentences(text) for part in _OPENS.split(whole.text)):
-        clauses = [bare for clause in _clauses(sentence, table) if any(map(str.isalnum, bare := clause.strip(_EDGES)))]
+    sentences = [(part, _clauses(part, table)) for whole in split_sentences(text) for part in _OPENS.split(whole.text)]
+    if sum(len(clauses) for _, clauses in sentences) < 2:
+        return []
+    for sentence, clauses in sentences:
         worded = [_asks(clause, table) for clause in clauses]
         # "Is it free?" asks without any question word.
         marked = _ASKS.search(sentence) is not None and not any(worded)
@@ -181,7 +183,7 @@ def asked(text: str, table: ClauseTable) -> list[str]:
 
 
 def _clauses(sentence: str, table: ClauseTable) -> list[str]:
-    """Cut a sentence where a joining word stands between two clauses, or another question begins."""
+    """Cut a sentence where a joining word stands between two clauses, or another question begins; bare ones."""
     joints = [match.span() for match in table.clause_joints.finditer(folded(sentence))]
     joints += [match.span() for match in table.clause_starts.finditer(lowered(sentence))]
     clauses: list[str] = []
@@ -190,7 +192,8 @@ def _clauses(sentence: str, table: ClauseTable) -> list[str]:
         if start >= at:
             clauses.append(sentence[at:start])
             at = end
-    return [*clauses, sentence[at:]]
+    bare = (clause.strip(_EDGES) for clause in (*clauses, sentence[at:]))
+    return [clause for clause in bare if any(map(str.isalnum, clause))]
 
 
 def _asks(clause: str, table: ClauseTable) -> bool:

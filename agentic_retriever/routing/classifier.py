@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from operator import add
 from statistics import median
+from threading import Lock
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache, cached
 from typing_extensions import override
 
 from agentic_retriever.errors import RoutingError
@@ -71,7 +73,7 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
         return Scope(probability=1.0)
     text = examined(query)
     relevance, contrast = _nearness(query_vector, profile)
-    terms = _content_terms(text, profile)
+    terms = _content_terms(query, profile)
     coverage = _share(terms, profile.document_frequency, profile) if terms else None
     # An index does not know most words of another language, so only then need it be found out which one it is.
     if coverage is not None and coverage < _SURELY_KNOWN and not _same_language(text, profile):
@@ -96,11 +98,11 @@ def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | Non
     if scale < _MIN_SPREADS * profile.background_std:
         return None, None
     cosines = sample @ vector
-    spread = float(cosines.std())
+    mean, spread = float(cosines.mean()), float(cosines.std())
     nearest = float(np.partition(cosines, len(cosines) - _NEAREST)[-_NEAREST:].mean())
     if not math.isfinite(nearest) or spread <= 0.0:
         return None, None
-    return (nearest - profile.background_mean) / scale, (nearest - float(cosines.mean())) / spread
+    return (nearest - profile.background_mean) / scale, (nearest - mean) / spread
 
 
 def _same_language(text: str, profile: IndexProfile) -> bool:
@@ -108,10 +110,11 @@ def _same_language(text: str, profile: IndexProfile) -> bool:
     return UNDETERMINED in {language, profile.language} or language == profile.language
 
 
-def _content_terms(text: str, profile: IndexProfile) -> tuple[str, ...]:
-    tokenizer = Tokenizer(language=profile.language)
-    terms = tokenizer.query_tokens(without_requests(without_asking(text))) or tokenizer.query_tokens(text)
-    return tuple(dict.fromkeys(terms))[:_MAX_TERMS]
+def _content_terms(query: str, profile: IndexProfile) -> tuple[str, ...]:
+    text = examined(query)
+    told = without_requests(without_asking(text))
+    terms = Tokenizer(language=profile.language).query_tokens(told) if told != text else ()
+    return tuple(dict.fromkeys(terms or signals.query_terms(query, profile.language)))[:_MAX_TERMS]
 
 
 def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) -> float:
@@ -156,8 +159,11 @@ _MIN_SAMPLES: Final = 512
 _FEW: Final = 7
 _CLOSELY: Final = 4
 _GLANCE: Final = 96
+_ALIGNED: Final = 4  # rows that OpenBLAS multiplies together: each index begins with new ones, so that equals are equal
+_ONE_THREAD: Final = 400_000  # numbers in a matrix whose product with a vector stays in one thread
 _MAX_VALUE_FIELDS: Final = 3
 _UNSEEN: Final = 1e-6
+_MAX_RATIOS: Final = 4_096  # terms whose likelihoods are remembered
 _MIN_BACKGROUND: Final = 3  # indexes of fewer nodes have no background worth the name
 _DEFAULT_SPREAD: Final = 0.05
 _MIN_NORM: Final = 1e-9
@@ -170,39 +176,77 @@ class Evidence(NamedTuple):
     hits: Sequence[signals.ValueHit]
 
 
-def weigh(query: str, profiles: Profiles, cosines: Sequence[float] | None) -> dict[str, Evidence]:
+class _Known:
+    """What is the same for all questions to the same indexes, made once for each set of their versions."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self.profiles = tuple(profiles)
+        self.frequency = [profile.document_frequency.get for profile in profiles]
+        self.totals = np.array([max(1, profile.terms_total) for profile in profiles], dtype=np.float64)
+        self.ratios: dict[str, npt.NDArray[np.float64]] = {}  # of the terms that were asked for
+        sampled = [p for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
+        typical = median([p.background_mean for p in sampled] or [0.0])
+        self.backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
+        self.spread = median([p.background_std for p in sampled] or [_DEFAULT_SPREAD])  # the unit of cosine
+        shapes = {p.sample.shape[1:] if len(p.sample) else () for p in profiles}
+        self.shape = shapes.pop() if len(shapes) == 1 else ()  # of a vector that can be compared with all of them
+        limit = max(_MIN_SAMPLES, _MAX_SAMPLES // len(profiles))
+        # Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
+        self.sample = cache(lambda at: thinned(profiles[at].sample, limit))
+        if len(self.shape) == 1 and len(profiles) > _FEW:
+            self._glance([thinned(profile.sample, _GLANCE) for profile in profiles])
+
+    def _glance(self, samples: Sequence[Vector]) -> None:
+        """Lay a few samples of each index one below the other, filled up so that all take the same place."""
+        self.counts = [min(len(sample), _NEAREST) for sample in samples]
+        width = -(-max(map(len, samples)) // _ALIGNED) * _ALIGNED
+        rows = np.zeros((len(samples), width, *self.shape), dtype=np.float32)
+        self.absent = np.full((len(samples), width), -np.inf, dtype=np.float32)
+        for at, sample in enumerate(samples):
+            rows[at, : len(sample)], self.absent[at, : len(sample)] = sample, 0.0
+        step = max(1, _ONE_THREAD // rows[0].size)
+        self.glances = [rows[at : at + step].reshape(-1, *self.shape) for at in range(0, len(rows), step)]
+
+
+_known: Final = cached(LRUCache(4), key=lambda profiles: tuple(map(id, profiles)), lock=Lock())(_Known)
+
+
+def weigh(query: str, known: _Known, cosines: Sequence[float] | None) -> dict[str, Evidence]:
     """Collect the evidence for each of several indexes, by their names."""
-    terms = {language: signals.query_terms(query, language) for language in {profile.language for profile in profiles}}
-    likelihood = {language: _likelihood_ratios(found, profiles) for language, found in terms.items()}
+    terms = {language: signals.query_terms(query, language) for language in {p.language for p in known.profiles}}
+    likelihood = {language: _likelihood_ratios(found, known) for language, found in terms.items()}
     evidence = {}
-    for at, profile in enumerate(profiles):
+    for at, profile in enumerate(known.profiles):
         hits = signals.value_hits(profile, terms[profile.language])
-        fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS)
+        fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS) if hits else 0
         kinds = {
             "cosine": cosines[at] if cosines else 0.0,
-            "vocabulary": float(likelihood[profile.language][at]),
+            "vocabulary": likelihood[profile.language][at],
             "values": VALUE_WEIGHT * fields,
         }
         evidence[profile.name] = Evidence(kinds, hits)
     return evidence
 
 
-def _likelihood_ratios(terms: Sequence[str], profiles: Profiles) -> npt.NDArray[np.float64]:
-    """Likelihood of the terms in each index against all together, ``(len(profiles),)``.
+def _likelihood_ratios(terms: Sequence[str], known: _Known) -> list[float]:
+    """Likelihood of the terms in each index against all together.
 
     Divided by the square root of the number of terms: terms of one query are not independent, so that their plain sum
     would drown the other evidence in a long one, while their mean would make little of it.
     """
     distinct = list(dict.fromkeys(terms))[:_MAX_TERMS]
     if not distinct:
-        return np.zeros(len(profiles))
-    totals = np.array([max(1, profile.terms_total) for profile in profiles], dtype=np.float64)
-    tables = [profile.document_frequency for profile in profiles]
-    counts = np.array([[table.get(term, 0) for table in tables] for term in distinct], dtype=np.float64)
-    likelihoods = counts / totals
-    everywhere = likelihoods.mean(axis=1, keepdims=True) + _UNSEEN
-    ratios: npt.NDArray[np.float64] = np.log((1 - SMOOTHING) * likelihoods / everywhere + SMOOTHING)
-    summed: npt.NDArray[np.float64] = ratios.sum(axis=0) / math.sqrt(len(distinct))
+        return [0.0] * len(known.profiles)
+    if len(known.ratios) > _MAX_RATIOS:
+        known.ratios = {}
+    ratios = known.ratios
+    missing = [term for term in distinct if term not in ratios]
+    if missing:
+        counts = np.array([[count(term, 0) for count in known.frequency] for term in missing], dtype=np.float64)
+        likelihoods = counts / known.totals
+        everywhere = likelihoods.mean(axis=1, keepdims=True) + _UNSEEN
+        ratios.update(zip(missing, np.log((1 - SMOOTHING) * likelihoods / everywhere + SMOOTHING), strict=True))
+    summed: list[float] = (reduce(add, map(ratios.__getitem__, distinct)) / math.sqrt(len(distinct))).tolist()
     return summed
 
 
@@ -220,39 +264,33 @@ def unit_vector(vector: object) -> Vector | None:
     return unit
 
 
-def sample_cosines(vector: Vector, profiles: Profiles) -> list[float] | None:
-    means = _nearest_means(vector, profiles)
+def sample_cosines(vector: Vector, known: _Known) -> list[float] | None:
+    means = _nearest_means(vector, known) if vector.shape == known.shape else [math.nan]
     if not all(map(math.isfinite, means)):
         return None
-    known = [p.background_mean for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
-    typical = median(known) if known else 0.0
-    backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
-    spread = cosine_spread(profiles)
-    return [COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / spread for m, b in zip(means, backgrounds, strict=True)]
+    return [
+        COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / known.spread for m, b in zip(means, known.backgrounds, strict=True)
+    ]
 
 
-def _nearest_means(vector: Vector, profiles: Profiles) -> list[float]:
+def _nearest_means(vector: Vector, known: _Known) -> list[float]:
     """Mean cosine to the nearest samples of each index; of many indexes only the nearest are looked at closely.
 
     What an index looks like by few of its samples is enough to rule out those that are far, and reading all samples of
-    twenty indexes would take longer than all the rest of routing. One product for each index: OpenBLAS shares one of
-    all of them among threads, which wait for each other for many milliseconds on a busy machine.
+    twenty indexes would take longer than all the rest of routing. A product is of so many rows at most that OpenBLAS
+    does not share it among threads, which wait for each other for many milliseconds on a busy machine.
     """
-    limit = max(_MIN_SAMPLES, _MAX_SAMPLES // max(1, len(profiles)))
-    if len(profiles) <= _FEW:
-        return [_nearest_mean(vector, _last_thinned(profile.sample, limit)) for profile in profiles]
-    means = [_nearest_mean(vector, _last_thinned(profile.sample, _GLANCE)) for profile in profiles]
+    if len(known.profiles) <= _FEW:
+        return [_nearest_mean(vector, known.sample(at)) for at in range(len(known.profiles))]
+    cosines = np.concatenate([rows @ vector for rows in known.glances]).reshape(known.absent.shape) + known.absent
+    cosines.partition(cosines.shape[1] - _NEAREST, axis=1)
+    nearest = np.sort(cosines[:, -_NEAREST:], axis=1).tolist()
+    means = [sum(row[-count:]) / count for row, count in zip(nearest, known.counts, strict=True)]
     if not all(map(math.isfinite, means)):
         return means
-    for at in sorted(range(len(profiles)), key=lambda at: -means[at])[:_CLOSELY]:
-        means[at] = _nearest_mean(vector, _last_thinned(profiles[at].sample, limit))
+    for at in sorted(range(len(means)), key=lambda at: -means[at])[:_CLOSELY]:
+        means[at] = _nearest_mean(vector, known.sample(at))
     return means
-
-
-def cosine_spread(profiles: Profiles) -> float:
-    """Standard deviation of the cosine between unrelated nodes: the unit of cosine of this embedding model."""
-    spreads = [p.background_std for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
-    return median(spreads) if spreads else _DEFAULT_SPREAD
 
 
 def thinned(sample: Vector, limit: int) -> Vector:
@@ -262,14 +300,8 @@ def thinned(sample: Vector, limit: int) -> Vector:
     return np.ascontiguousarray(sample[:: math.ceil(len(sample) / limit)])
 
 
-# Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
-_last_thinned = signals.last_made(thinned, 512)
-
-
 def _nearest_mean(vector: Vector, sample: Vector) -> float:
-    """Mean cosine to the nearest samples; NaN when there are none or they are of another dimension."""
-    if sample.ndim != 2 or not len(sample) or sample.shape[1] != len(vector):
-        return math.nan
+    """Mean cosine to the nearest samples."""
     cosines = sample @ vector
     if len(cosines) > _NEAREST:
         cosines.partition(len(cosines) - _NEAREST)  # in place; NaN sorts last, so that it is not overlooked
@@ -310,57 +342,54 @@ class _EvidenceClassifier(IndexClassifier):
         self, query: str, profiles: Profiles, *, query_vector: Vector | None, allowance: Budget = NO_LIMITS
     ) -> Selection:
         names = [profile.name for profile in profiles]
-        twice = sorted({name for name in names if names.count(name) > 1})
         if not names:
             raise RoutingError("there is no index to choose from; add one first")
-        if twice:
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
             raise RoutingError(f"several indexes have the same name: {', '.join(twice)}; give each its own")
         vector = unit_vector(query_vector)
         filled = [profile for profile in profiles if profile.nodes > 0]
         if len(names) == 1:
-            weighed = _Weighed({}, lambda _: "the only index")
+            weighed = _Weighed({}, lambda *_: "the only index")
         elif filled:
-            weighed = self._weighed(query, filled, vector, given=query_vector is not None)
+            weighed = self._weighed(query, _known(filled), vector, given=query_vector is not None)
         else:
-            weighed = _Weighed({}, lambda _: "every index is empty: the first one")
-        selection = self._picked(profiles, weighed)
-        first = next((profile for profile in filled if profile.name == selection.name), None)
-        if first is None:
-            return selection
-        return self._doubted(selection, weighed.evidence, scope_of(query, first, query_vector=vector))
+            weighed = _Weighed({}, lambda *_: "every index is empty: the first one")
+        found = [weighed.evidence.get(name) for name in names]
+        shares = signals.softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
+        # By probability; equals in order of registration.
+        order = sorted(range(len(names)), key=lambda at: -shares[at])
+        first = profiles[order[0]]
+        scope = scope_of(query, first, query_vector=vector) if first.nodes > 0 else None
+        return self._picked([profiles[at] for at in order], [shares[at] for at in order], weighed, scope)
 
     @abstractmethod
-    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
 
-    def _picked(self, profiles: Profiles, weighed: _Weighed) -> Selection:
-        """Pick by probability; equals in order of registration."""
-        found = [weighed.evidence.get(profile.name) for profile in profiles]
-        shares = signals.softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
-        order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
-        names = [profiles[at].name for at in order]
-        margin = shares[order[0]] - shares[order[1]] if len(names) > 1 else 1.0
+    def _picked(self, ranked: Profiles, shares: Sequence[float], weighed: _Weighed, scope: Scope | None) -> Selection:
+        """Pick the first, and abstain where the question is probably not about it at all."""
+        names, evidence = [profile.name for profile in ranked], weighed.evidence
+        margin = shares[0] - shares[1] if len(names) > 1 else 1.0
         # An index without nodes has nothing to add, so it never comes along as the second.
-        close = margin < self.index_margin and profiles[order[1]].nodes > 0
-        selection = Selection(
+        close = margin < self.index_margin and ranked[1].nodes > 0
+        second = f"next is {names[1]} with {shares[1]:.2f}{', searched too' * close}" if len(names) > 1 else ""
+        reason = weighed.why(names, second)
+        abstained = scope is not None and scope.probability < self.abstain_below
+        if scope is not None:
+            evidence = {**evidence, names[0]: {**evidence.get(names[0], {}), "scope": scope.probability}}
+            reason += f"; {_doubt(scope)}" if abstained else ""
+        return Selection(
             name=names[0],
-            names=tuple(names[: 2 if close else 1]),
-            confidence=shares[order[0]],
-            scores={name: shares[at] for name, at in zip(names, order, strict=True)},
+            names=tuple(names[: 2 if close and not abstained else 1]),
+            confidence=shares[0],
+            scores=dict(zip(names, shares, strict=True)),
             margin=margin,
-            reason="",
+            reason=reason,
             mode=self.mode if len(names) > 1 else "only",
+            abstained=abstained,
+            evidence=evidence,
         )
-        return replace(selection, reason=weighed.why(selection))
-
-    def _doubted(self, selection: Selection, evidence: Mapping[str, Mapping[str, float]], scope: Scope) -> Selection:
-        """Say how probable it is that the question is about the first choice at all, and abstain if it is not."""
-        name = selection.name
-        known = {**evidence, name: {**evidence.get(name, {}), "scope": scope.probability}}
-        if scope.probability >= self.abstain_below:
-            return replace(selection, evidence=known)
-        reason = f"{selection.reason}; {_doubt(scope)}"
-        return replace(selection, names=(name,), abstained=True, evidence=known, reason=reason)
 
 
 class ProfileClassifier(_EvidenceClassifier):
@@ -374,11 +403,11 @@ class ProfileClassifier(_EvidenceClassifier):
 
     mode = "profile"
 
-    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
-        cosines = sample_cosines(vector, filled) if vector is not None else None
-        evidence = weigh(query, filled, cosines)
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
+        cosines = sample_cosines(vector, known) if vector is not None else None
+        evidence = weigh(query, known, cosines)
         kinds = {name: found.kinds for name, found in evidence.items()}
-        return _Weighed(kinds, lambda chosen: _why(chosen, evidence, given=given, compared=cosines is not None))
+        return _Weighed(kinds, partial(_why, evidence, given=given, compared=cosines is not None))
 
 
 class EmbeddingClassifier(_EvidenceClassifier):
@@ -391,26 +420,25 @@ class EmbeddingClassifier(_EvidenceClassifier):
     mode = "embedding"
 
     @override
-    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
-        units = {profile.name: unit_vector(profile.description_vector) for profile in filled}
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
+        units = {profile.name: unit_vector(profile.description_vector) for profile in known.profiles}
         shape = None if vector is None else vector.shape
         same = {name: unit for name, unit in units.items() if unit is not None and unit.shape == shape}
         kinds: dict[str, Mapping[str, float]]
         if vector is None or len(same) < len(units):
             what = "no usable vector: vocabulary alone"
-            kinds = {name: found.kinds for name, found in weigh(query, filled, None).items()}
+            kinds = {name: found.kinds for name, found in weigh(query, known, None).items()}
         else:
-            what, spread = "description nearest to the query", cosine_spread(filled)
-            cosines = {name: float(unit @ vector) for name, unit in same.items()}
-            kinds = {name: {"description": COSINE_WEIGHT * cosine / spread} for name, cosine in cosines.items()}
-        return _Weighed(kinds, lambda selection: f"{what}; {_runner_up(selection)}")
+            what, cosines = "description nearest to the query", {name: float(u @ vector) for name, u in same.items()}
+            kinds = {name: {"description": COSINE_WEIGHT * cosine / known.spread} for name, cosine in cosines.items()}
+        return _Weighed(kinds, lambda _, second: f"{what}; {second}")
 
 
 class _Weighed(NamedTuple):
     """What speaks for the indexes that have nodes, as logarithms that may be added, and how to tell it."""
 
     evidence: Mapping[str, Mapping[str, float]]
-    why: Callable[[Selection], str]
+    why: Callable[[Sequence[str], str], str]  # of the indexes, best first, and of what is said of the second
 
 
 def _doubt(scope: Scope) -> str:
@@ -425,9 +453,9 @@ def _doubt(scope: Scope) -> str:
     return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
 
 
-def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:
-    first = evidence[selection.name]
-    second = next((evidence[name] for name in list(selection.scores)[1:] if name in evidence), None)
+def _why(evidence: Mapping[str, Evidence], names: Sequence[str], runner_up: str, *, given: bool, compared: bool) -> str:
+    first = evidence[names[0]]
+    second = next((evidence[name] for name in names[1:] if name in evidence), None)
     if second is None:
         return "the only index that is not empty"
     lead = {kind: f"{weight - second.kinds[kind]:+.1f}" for kind, weight in first.kinds.items()}
@@ -437,10 +465,4 @@ def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool,
         values = [" ".join(hit.value.split())[:_MAX_VALUE_CHARS] for hit in first.hits[:_MAX_NAMED_VALUES]]
         named = f" ({', '.join(values)})" if values else ""
         parts.append(f"metadata values {lead['values']}{named}")
-    return f"{', '.join(parts)}; {_runner_up(selection)}"
-
-
-def _runner_up(selection: Selection) -> str:
-    name, share = list(selection.scores.items())[1]
-    too = ", searched too" if name in selection.names else ""
-    return f"next is {name} with {share:.2f}{too}"
+    return f"{', '.join(parts)}; {runner_up}"

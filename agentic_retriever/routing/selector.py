@@ -9,7 +9,7 @@ import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +26,6 @@ from agentic_retriever.routing.signals import (
     WORDED,
     Runs,
     query_terms,
-    question_count,
     read_query,
     softmax,
     table_languages,
@@ -72,7 +71,7 @@ def query_features(
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
-    stated = (match.groupdict() for table in tables for match in table.found_patterns("range", text))
+    stated = (match.groupdict() for table in tables for match in table.cues.found("range", text))
     bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in stated)
     ranges = [[end for end in ends if end is not None] for ends in bounds]
     # Codes, versions, section numbers and identifiers; not words, amounts and measures.
@@ -91,7 +90,7 @@ def query_features(
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(ranges)),
         "domain_terms": domain_terms.strength(terms, language) if domain_terms else 0.0,
-        "several_questions": _graded(_BY_QUESTIONS, question_count(text, tables)),
+        "several_questions": _graded(_BY_QUESTIONS, read.questions),
         "length": min(1.0, len(query.strip()) / _FULL_LENGTH),
         "complexity": min(1.0, max(0.0, complexity_score)),
     }
@@ -329,24 +328,22 @@ class HeuristicSelector(StrategySelector):
         weights = self._weights.with_cards(cards)
         given = {name: features.get(name, 0.0) for name in weights.signals}
         # What is not finite counts as absent.
-        strengths = {name: min(1.0, max(0.0, x)) if math.isfinite(x) else 0.0 for name, x in given.items()}
+        strengths = {name: min(1.0, x) for name, x in given.items() if x > 0.0 and math.isfinite(x)}
         shifts = quality_shifts(cards)
         shares = softmax([weights.logit(strategy, strengths) + shifts.get(strategy, 0.0) for strategy in offered])
         # A stable sort keeps the order of reliability between equals.
         ranked = sorted(zip(shares, offered, strict=True), key=lambda pair: -pair[0])
         share, best = ranked[0]
-        chosen = Selection(
+        only = len(ranked) == 1
+        why = "the only strategy that the index serves" if only else _why(weights, best, offered, strengths, shifts)
+        return Selection(
             name=best.value,
             confidence=share,
             scores={strategy.value: part for part, strategy in ranked},
-            margin=1.0,
-            reason="the only strategy that the index serves",
-            mode="only",
+            margin=1.0 if only else share - ranked[1][0],
+            reason=why,
+            mode="only" if only else self.mode,
         )
-        if len(ranked) == 1:
-            return chosen
-        why = _why(weights, best, offered, strengths, shifts)
-        return replace(chosen, margin=share - ranked[1][0], reason=why, mode=self.mode)
 
 
 def _why(

@@ -9,7 +9,7 @@ more than one character are bounded.
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -20,11 +20,8 @@ from cachetools import LRUCache, cached
 from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.schema import Complexity, examined
-from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
+from agentic_retriever.text import Tokenizer, detect_language, language_files
 
-S = TypeVar("S")
-T = TypeVar("T")
 H = TypeVar("H", bound="Hashable")
 
 
@@ -36,6 +33,8 @@ def query_terms(query: str, language: str) -> tuple[str, ...]:
 
 class Runs(dict[str, list[tuple[tuple[str, ...], H]]]):
     """Things by the terms that name them, by the first term of each; those of stop words alone are never found."""
+
+    source: object = None
 
     def add(self, run: Sequence[str], named: H) -> None:
         if run:
@@ -52,10 +51,12 @@ class ValueHit(NamedTuple):
     value: str
 
 
+@cached(LRUCache(128), key=lambda values, language: (id(values), language), lock=Lock())
 def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Runs[ValueHit]:
     """The values of one index: the same words in the same order name one, whatever their endings."""
     tokenizer = Tokenizer(language=language)
     table: Runs[ValueHit] = Runs()
+    table.source = field_values  # so that its id stays taken
     for field, values in sorted(field_values.items()):
         for value in sorted(values):
             is_year = value.isdigit() and len(value) == 4
@@ -65,21 +66,8 @@ def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Ru
     return table
 
 
-def last_made(make: Callable[[S, Any], T], most: int) -> Callable[[S, Any], T]:
-    """Keep what was made last of things that cannot be keys."""
-
-    @cached(LRUCache(most), key=lambda source, detail: (id(source), detail), lock=Lock())
-    def with_source(source: S, detail: Any) -> tuple[S, T]:  # noqa: ANN401 - whatever else it is made of
-        return source, make(source, detail)  # an entry holds its source, so that its id stays taken
-
-    return lambda source, detail: with_source(source, detail)[1]
-
-
-_last_tables = last_made(value_table, 128)
-
-
 def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
-    return _last_tables(profile.field_values, profile.language).found(terms) if profile.field_values else []
+    return value_table(profile.field_values, profile.language).found(terms) if profile.field_values else []
 
 
 # Signals that are strong where a word or pattern of them occurs, and all that every language describes.
@@ -108,21 +96,17 @@ class SignalTable:
     language: str  # ISO 639-1 code
     spaced: bool
     words: Mapping[str, re.Pattern[str]]
-    patterns: Mapping[str, tuple[re.Pattern[str], ...]]
     hops: tuple[HopCue, ...]
+    cues: language_files.PatternTable  # words, patterns and hops
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
-        return any(pattern.search(text) for pattern in (self.words[name], *self.patterns[name]))
+        likely = self.cues.likely(text)
+        return any(pattern.search(text) for key in (f"words {name}", name) for pattern in likely.get(key, ()))
 
     def found_words(self, name: str, text: str) -> list[str]:
         """Return the words of a list that occur in a text, in order, with repetitions."""
-        return [match[0] for match in self.words[name].finditer(text)]
-
-    def found_patterns(self, name: str, text: str) -> list[re.Match[str]]:
-        """Return the first match of each pattern of a list or signal that occurs in a text."""
-        matches = (pattern.search(text) for pattern in self.patterns[name])
-        return [match for match in matches if match is not None]
+        return [found[0] for words in self.cues.likely(text).get(f"words {name}", ()) for found in words.finditer(text)]
 
 
 class ReadQuery(NamedTuple):
@@ -130,6 +114,7 @@ class ReadQuery(NamedTuple):
 
     text: str
     tables: tuple[SignalTable, ...]
+    questions: int  # how many it asks
 
 
 @lru_cache(16)
@@ -140,7 +125,8 @@ def read_query(query: str) -> ReadQuery:
     tables = [load_table(code) for code in ([language] if language in known else known)]
     # Nothing that is written in ASCII can hold a word of a script without spaces.
     fitting = [table for table in tables if table.spaced or not query.isascii()]
-    return ReadQuery(matching_form(query), tuple(fitting or tables))
+    text, found = matching_form(query), tuple(fitting or tables)
+    return ReadQuery(text, found, question_count(text, found))
 
 
 def matching_form(query: str) -> str:
@@ -156,23 +142,25 @@ def table_languages() -> tuple[str, ...]:
 
 
 def packaged_languages() -> tuple[str, ...]:
-    return languages_with("signals")
+    return language_files.languages_with("signals")
 
 
 @lru_cache(64)
 def load_table(language: str) -> SignalTable:
-    return _added.get(language) or parse_table(language_files()[language], file=f"languages/{language}.json")
+    return _added.get(language) or parse_table(
+        language_files.language_files()[language], file=f"languages/{language}.json"
+    )
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
-    check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
-    check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
+    language_files.check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
+    language_files.check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
     lists, spaced, where = data["complexity"], data["spaced"], f"{file}: complexity"
     patterns = {name: _compiled(lists[name], where=f"{where}.{name}") for name in _PATTERN_LISTS}
     words = {name: _word_pattern(lists[name], spaced=spaced, where=f"{where}.{name}") for name in _WORD_LISTS}
     for name, entry in data["signals"].items():
         of_signal = f"{file}: signals.{name}"
-        check_keys(entry, ("words", "patterns"), where=of_signal)
+        language_files.check_keys(entry, ("words", "patterns"), where=of_signal)
         words[name] = _word_pattern(entry["words"], spaced=spaced, where=f"{of_signal}.words")
         patterns[name] = _compiled(entry["patterns"], where=f"{of_signal}.patterns")
     if not isinstance(lists[HOPS], dict):
@@ -180,16 +168,18 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
     cues = []
     for name, entry in lists[HOPS].items():  # a language may name its own
         of_cue = f"{where}.{HOPS}.{name}"
-        weight = check_keys(entry, ("weight", "patterns"), where=of_cue)["weight"]
+        weight = language_files.check_keys(entry, ("weight", "patterns"), where=of_cue)["weight"]
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
             raise ConfigError(f"{of_cue}.weight must be a number above 0 and at most 1, not {weight!r}")
         cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{of_cue}.patterns")))
-    return SignalTable(data["language"], spaced, words, patterns, tuple(cues))
+    by_name = {f"words {name}": (pattern,) for name, pattern in words.items()} | patterns
+    finder = language_files.PatternTable({**by_name, **{f"{HOPS} {cue.name}": cue.patterns for cue in cues}})
+    return SignalTable(data["language"], spaced, words, tuple(cues), finder)
 
 
 def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
     patterns = []
-    for at, pattern in enumerate(check_strings(entries, where=where)):
+    for at, pattern in enumerate(language_files.check_strings(entries, where=where)):
         try:
             patterns.append(re.compile(_unaccented(pattern), re.IGNORECASE))
         except re.error as err:  # noqa: PERF203 - tells which one
@@ -199,9 +189,9 @@ def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
 
 def _word_pattern(entries: object, *, spaced: bool, where: str) -> re.Pattern[str]:
     """One pattern for all words, longest first, so that the longest that fits is the one found."""
-    words = sorted(check_strings(entries, where=where), key=len, reverse=True)
+    words = sorted(language_files.check_strings(entries, where=where), key=len, reverse=True)
     if not words:
-        return NEVER
+        return language_files.NEVER
     ending = r"\w{0,20}" if spaced else ""
     options = "|".join(
         re.escape(_unaccented(word.removesuffix("*")).casefold()) + (ending if word.endswith("*") else "")
@@ -251,7 +241,7 @@ _PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’
 def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
     worded = []
     for table in read.tables:
-        counts = ((cue, sum(pattern.search(read.text) is not None for pattern in cue.patterns)) for cue in table.hops)
+        counts = ((cue, len(table.cues.found(f"{HOPS} {cue.name}", read.text))) for cue in table.hops)
         worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
@@ -326,7 +316,7 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     """Verdict, score and reasons."""
     read = read_query(query)
     text, tables, chars = read.text, read.tables, len(query.strip())
-    patterns = [match[0] for table in tables for match in table.found_patterns("complex_patterns", text)]
+    patterns = [match[0] for table in tables for match in table.cues.found("complex_patterns", text)]
     strong, medium = (
         dict.fromkeys(word for table in tables for word in table.found_words(name, text))
         for name in ("strong_keywords", "medium_keywords")
@@ -334,10 +324,8 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     hops = hop_cues(query, read)
     # Rounded, for sums of hundredths must reach their limit exactly.
     hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
-    simple = {
-        match[0].strip(): match.start() == 0 for t in tables for match in t.found_patterns("simple_patterns", text)
-    }
-    questions = question_count(text, tables)
+    simple = {match[0].strip(): match.start() == 0 for t in tables for match in t.cues.found("simple_patterns", text)}
+    questions = read.questions
     conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
     items = [item.strip() for item in _ITEM_END.split(examined(query)) if item.strip()]
     is_list = len(items) >= 4 and all(len(item) <= 40 for item in items)

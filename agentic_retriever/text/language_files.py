@@ -11,10 +11,14 @@ round; ``sentences`` for where one ends;
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from importlib import import_module
 from importlib.resources import files
 from typing import Any, Final
+
+import ahocorasick
 
 from agentic_retriever.errors import ConfigError
 
@@ -111,3 +115,58 @@ def any_of(options: Iterable[str], *, spaced: bool, where: str) -> re.Pattern[st
         return re.compile(rf"(?<!\w)(?:{joined})(?!\w)" if spaced else joined)
     except re.error as err:
         raise ConfigError(f"{where} holds something that is no regular expression: {err}") from err
+
+
+_START: Final = "\0"  # put before each text, for the patterns that need no letters
+_PARSER: Final = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+
+
+class PatternTable:
+    """Many patterns by name; one pass over a text leaves few of them to search it for."""
+
+    def __init__(self, patterns: Mapping[str, Sequence[re.Pattern[str]]]) -> None:
+        self.listed = [(name, pattern) for name, listed in patterns.items() for pattern in listed]
+        needed: dict[str, set[int]] = {_START: set()}
+        for at, (_, pattern) in enumerate(self.listed):
+            for text in _needed(_PARSER.parse(pattern.pattern, pattern.flags)) or {_START}:
+                needed.setdefault(_folded(text), set()).add(at)
+        self._automaton = ahocorasick.Automaton()
+        for text, places in needed.items():
+            self._automaton.add_word(text, places)
+        self._automaton.make_automaton()
+        self.likely = lru_cache(4)(self._likely)  # each step that reads a question asks for another name
+
+    def _likely(self, text: str) -> Mapping[str, Sequence[re.Pattern[str]]]:
+        """Return the patterns that may occur in a text, by name and in order: all others do not."""
+        places = set[int]().union(*(found for _, found in self._automaton.iter(_START + _folded(text))))
+        likely: dict[str, list[re.Pattern[str]]] = {}
+        for name, pattern in map(self.listed.__getitem__, sorted(places)):
+            likely.setdefault(name, []).append(pattern)
+        return likely
+
+    def found(self, name: str, text: str) -> list[re.Match[str]]:
+        """Return the first match of each pattern of a name that occurs in a text."""
+        return [match for pattern in self.likely(text).get(name, ()) if (match := pattern.search(text))]
+
+
+def _folded(text: str) -> str:
+    """Bring a text to a form that is the same for all that a pattern takes for the same without regard to case."""
+    return text.replace("\u0130", "i").replace("\u0131", "i").casefold()
+
+
+def _needed(parsed: Iterable[tuple[Any, Any]]) -> set[str]:
+    """Find texts of which one occurs wherever a parsed pattern does, long ones if possible; none if there are none."""
+    found, run = list[set[str]](), ""
+    for kind, value in (*parsed, (_PARSER.AT, None)):
+        if kind is _PARSER.LITERAL:
+            run += chr(value)
+            continue
+        found, run = [*found, {run} if run else set()], ""
+        if kind is _PARSER.SUBPATTERN:
+            found.append(_needed(value[-1]))
+        elif kind is _PARSER.BRANCH:
+            options = [_needed(option) for option in value[1]]
+            found.append(set().union(*options) if all(options) else set())
+        elif kind in {_PARSER.MAX_REPEAT, _PARSER.MIN_REPEAT} and value[0] > 0:
+            found.append(_needed(value[-1]))
+    return max(found, key=lambda texts: min(map(len, texts), default=0))

@@ -1,5 +1,7 @@
 import copy
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -471,3 +473,19 @@ def test_repetition_takes_no_long_time(unit):
     read = signals.read_query(query)
     with within(1.0):  # the patterns take milliseconds, one of quadratic time would take seconds
         signals.hop_cues(query, read)
+
+
+_QUESTIONS = Path(__file__).with_name("strategy_questions.jsonl").read_text("utf-8").splitlines()
+_ASKED = [json.loads(line)["question"] for line in _QUESTIONS]
+_ANY_TEXT = st.text(st.sampled_from("aeio ıſKßẞ.,?é") | st.characters(exclude_categories=()), max_size=80)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(_ASKED) | _ANY_TEXT, min_size=1, max_size=3).map(" ".join))
+def test_what_one_pass_leaves_out_occurs_nowhere(query):
+    for language in signals.table_languages():
+        table, text = signals.load_table(language), signals.matching_form(query)
+        for form in (text, query, query.upper()):
+            likely = table.cues.likely(form)
+            for name, pattern in table.cues.listed:
+                assert pattern in likely.get(name, ()) or pattern.search(form) is None
