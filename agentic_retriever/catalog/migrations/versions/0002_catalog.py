@@ -1,11 +1,11 @@
-"""Indexes, documents and nodes; citations, feedback and askers of queries; keys of the service."""
+"""Indexes, documents and nodes; citations, feedback and askers of queries."""
 
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
+revision = "0002"
 down_revision = "0001"
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -40,15 +40,6 @@ def upgrade() -> None:
     _create_documents()
     _create_nodes()
     _extend_history()
-    op.create_table(
-        f"{_P}api_keys",
-        sa.Column("id", sa.String(8), primary_key=True),
-        *_texts("name"),
-        sa.Column("role", sa.Integer, nullable=False),
-        sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("revoked_at", sa.DateTime(timezone=True)),
-    )
 
 
 def _create_documents() -> None:
@@ -110,7 +101,7 @@ def _create_nodes() -> None:
 
 
 def _extend_history() -> None:
-    for column in (*_texts("user_id conversation_id understood_as"), sa.Column("answer_text", sa.Text)):
+    for column in (*_texts("user_id conversation_id"), sa.Column("answer_text", sa.Text)):
         op.add_column(f"{_P}queries", column)
     for name, column_name in {"query_id": "query_id", "conversation": "conversation_id", "user": "user_id"}.items():
         op.create_index(f"ix_{_P}queries_{name}", f"{_P}queries", [column_name])
