@@ -9,7 +9,7 @@ import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 Matrix = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
 
 _HEAD: Final = np.dtype([
     ("magic", "S4"), ("version", "<u4"), ("width", "<i4"), ("layers", "<i4"), ("heads", "<i4"), ("wide", "<i4"),
@@ -27,7 +28,10 @@ _TENSOR: Final = np.dtype([("type", "u1"), ("count", "<u4"), ("offset", "<u8"), 
 _BLOCK: Final = np.dtype([("scale", "<f2"), ("weights", "u1", 16)])  # the first 16 weights are the lower halves
 _MICROSOFT: Final = "com.microsoft"
 WIDTH: Final = 384
-_WIDE: Final = 1536
+_SAMPLE: Final = (
+    "passage: The ferry to the island leaves the old quay at nine in the morning, in winter only when the sea is calm. "
+    "Los barcos de pesca vuelven al alba, y la lonja fija el precio. โฉนดที่ดินต้องจดทะเบียนภายในสามสิบวัน (25 Euro)."
+)
 
 
 class Weights:
@@ -64,13 +68,8 @@ class Weights:
 
 def unpacked(blocks: npt.NDArray[np.void]) -> Matrix:
     """Return blocks ``(rows, n)`` as numbers ``(rows, 32 n)``."""
-    levels = _levels(blocks).astype(np.float32) - 8
+    levels = np.concatenate([blocks["weights"] & 15, blocks["weights"] >> 4], axis=-1).astype(np.float32) - 8
     return (levels * blocks["scale"].astype(np.float32)[..., None]).reshape(len(blocks), -1)
-
-
-def _levels(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
-    levels: npt.NDArray[np.uint8] = np.concatenate([blocks["weights"] & 15, blocks["weights"] >> 4], axis=-1)
-    return levels
 
 
 class Cutter:
@@ -110,81 +109,120 @@ class E5:
 
     def encoder(self) -> bytes:
         """Return the ONNX model that turns a window into the mean of its last states, ``(1, WIDTH)``."""
-        return _Encoder(self._weights).model()
+        return _Encoder(self._weights, self.windows(_SAMPLE)[0][0]).model()
+
+
+class _Rows(NamedTuple):
+    """Rows of the graph: the true ones less ``mean``, by ``scale``; those of a sample text; which channel is apart."""
+
+    name: str
+    sample: Numbers
+    mean: Numbers
+    scale: Numbers
+    apart: tuple[int, str] | None = None
 
 
 class _Encoder:
     """Writes the graph layer by layer, over rows of which the two ends of a window, <s> and </s>, come first.
 
-    Some channels of the ends are ten times as large as those of the pieces between. They would take the whole range of
-    the 8 bits, and by themselves still made half of the error; so the products of the ends take the weights as they are
-    packed and a scale for each 32 channels, which for all rows would take twice as long. (Rows have their places added,
-    so order is free.)
+    (Rows have their places added, so order is free.) A product takes all rows in 8 bits with one scale. Some channels
+    of the ends are ten times as large as those of the pieces between and would take the whole range; but they are much
+    the same in every text, and the pieces between have a mean, too. So what is multiplied is the difference from those
+    of a sample text, whose own product is a constant; channels that reach far are made smaller, and their weights
+    larger. In the wide layer one channel of the ends is large, but not the same in every text: it is multiplied apart.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, sample: Matrix) -> None:
         self._weights = weights
         self._top = _largest_weight()
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
-        self._cuts = [self._constant(np.array([at])) for at in (0, 2, 2**31, 1)]
+        self._ends = self._constant(np.array([[[0, 0], [0, 1]]]))
+        self._sample = _Rows("x", _exact(sample), np.zeros(WIDTH), np.ones(WIDTH))
 
     def model(self) -> bytes:
-        rows = self._apart(self._normed(["x"], "emb.ln")[0])
+        rows = self._normed(self._sample, "emb.ln")
         for layer in range(int(self._weights.head["layers"])):
             rows = self._layer(rows, f"l{layer}.")
-        self._node("ReduceMean", self._joined(rows), self._constant(np.array([1])), names=["mean"], keepdims=0)
+        (low,) = self._node("ReduceMean", rows.name, self._constant(np.array([1])), keepdims=0)
+        (even,) = self._node("Mul", low, self._constant((1 / rows.scale).astype(np.float32)))
+        self._node("Add", even, self._constant(rows.mean.astype(np.float32)), names=["mean"])
         taken = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "rows", WIDTH])
         mean = helper.make_tensor_value_info("mean", TensorProto.FLOAT, [1, WIDTH])
         graph = helper.make_graph(self._nodes, "e5", [taken], [mean], self._constants)
-        opsets = [helper.make_opsetid("", 20), helper.make_opsetid(_MICROSOFT, 1)]
-        written: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        opsets = [helper.make_opsetid("", 23), helper.make_opsetid(_MICROSOFT, 1)]
+        written: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
         return written
 
-    def _layer(self, rows: list[str], name: str) -> list[str]:
-        heads = self._joined(self._products(rows, [name + part for part in "qkv"]))
-        parts = self._node("Split", heads, self._constant(np.full(3, WIDTH)), names=3, axis=2)
+    def _layer(self, rows: _Rows, name: str) -> _Rows:
+        seen = self._attended(self._product(rows, [name + part for part in "qkv"]))
+        rows = self._normed(self._product(seen, [name + "ao"], onto=rows), name + "aln")
+        wide = self._risen(self._product(rows, [name + "fi"]))
+        return self._normed(self._product(wide, [name + "fo"], onto=rows), name + "oln")
+
+    def _attended(self, rows: _Rows) -> _Rows:
         count = int(self._weights.head["heads"])
-        (seen,) = self._node("MultiHeadAttention", *parts, domain=_MICROSOFT, num_heads=count)
-        told = self._apart(self._products([seen], [name + "ao"])[0])  # no channel of the ends stands out here
-        rows = self._normed(self._sums(rows, told), name + "aln")
-        wide = [self._node("Gelu", each, domain=_MICROSOFT)[0] for each in self._products(rows, [name + "fi"])]
-        return self._normed(self._sums(rows, self._products(wide, [name + "fo"], _WIDE)), name + "oln")
+        parts = self._node("Split", rows.name, self._constant(np.full(3, WIDTH)), names=3, axis=2)
+        (seen,) = self._node("Attention", *parts, q_num_heads=count, kv_num_heads=count)
+        heads = rows.sample.reshape(len(rows.sample), 3, count, -1)
+        asks, keys, values = (heads[:, k].swapaxes(0, 1) for k in range(3))
+        shares = np.exp(asks @ keys.swapaxes(1, 2) / np.sqrt(asks.shape[-1]))
+        mixed = _exact(shares / shares.sum(axis=-1, keepdims=True)) @ values
+        return _Rows(seen, _exact(mixed.swapaxes(0, 1).reshape(len(rows.sample), -1)), np.zeros(WIDTH), np.ones(WIDTH))
 
-    def _products(self, rows: list[str], names: Sequence[str], columns: int = WIDTH) -> list[str]:
-        *ends, rest = rows
-        blocks = np.concatenate([self._weights.blocks(name + ".w", columns) for name in names])
-        bias = self._constant(np.concatenate([self._weights.vector(name + ".b") for name in names]))
-        matrix = unpacked(blocks)
-        scales = np.abs(matrix).max(axis=1) / np.float32(self._top)
-        arrays = np.rint(matrix / scales[:, None]).astype(np.int8).T, scales, np.zeros(len(scales), np.int8)
-        weights, sizes, zeros = map(self._constant, arrays)
-        whole, size, zero = self._node("DynamicQuantizeLinear", rest, names=3)
-        inputs = (whole, weights, size, sizes, zero, zeros, bias)
-        products = self._node("MatMulIntegerToFloat", *inputs, domain=_MICROSOFT)
-        return [*(self._blockwise(each, blocks, bias) for each in ends), *products]
+    def _risen(self, rows: _Rows) -> _Rows:
+        (risen,) = self._node("Gelu", rows.name, domain=_MICROSOFT)
+        sample = _exact(rows.sample / (1 + np.exp(-1.702 * rows.sample)))  # as near as a sample has to be
+        tall = int(sample[:2].max(axis=0).argmax())
+        places = self._constant(np.array([[[[0, 0, tall]], [[0, 1, tall]]]]))
+        (apart,) = self._node("GatherND", risen, places)
+        (low,) = self._node("ScatterND", risen, places, self._constant(np.zeros((1, 2, 1), np.float32)))
+        return _Rows(low, sample, rows.mean, rows.scale, (tall, apart))
 
-    def _blockwise(self, rows: str, blocks: npt.NDArray[np.void], bias: str) -> str:
-        (count, per_row), levels = blocks.shape, _levels(blocks)
-        arrays = levels[..., ::2] | levels[..., 1::2] << 4, blocks["scale"].astype(np.float32).reshape(-1)
-        inputs = (rows, *map(self._constant, arrays), "", "", bias)
-        options = {"K": 32 * per_row, "N": count, "bits": 4, "block_size": 32, "accuracy_level": 4}
-        return self._node("MatMulNBits", *inputs, domain=_MICROSOFT, **options)[0]
-
-    def _normed(self, rows: list[str], name: str) -> list[str]:
-        ends = [self._constant(self._weights.vector(name + end)) for end in (".w", ".b")]
+    def _normed(self, rows: _Rows, name: str) -> _Rows:
+        scale, bias = (self._weights.vector(name + end) for end in (".w", ".b"))
         eps = float(self._weights.head["eps"])
-        return [self._node("LayerNormalization", each, *ends, axis=-1, epsilon=eps)[0] for each in rows]
+        middle = rows.sample - rows.sample.mean(axis=-1, keepdims=True)
+        sample = _exact(middle / np.sqrt((middle**2).mean(axis=-1, keepdims=True) + eps) * scale + bias)
+        mean = _exact(sample[2:].mean(axis=0))
+        reach = np.abs(sample[2:] - mean).max(axis=0)
+        smooth = 1 / np.sqrt(np.maximum(reach / np.median(reach), 0.5))
+        arrays = [(each * smooth).astype(np.float32) for each in (scale, bias - mean)]
+        (normed,) = self._node("LayerNormalization", rows.name, *map(self._constant, arrays), axis=-1, epsilon=eps)
+        return _Rows(normed, sample, mean, smooth)
 
-    def _sums(self, rows: list[str], others: list[str]) -> list[str]:
-        return [self._node("Add", *pair)[0] for pair in zip(rows, others, strict=True)]
+    def _product(self, rows: _Rows, names: Sequence[str], onto: _Rows | None = None) -> _Rows:
+        """Return the true product of the rows, added to other true ones."""
+        columns = rows.sample.shape[1]
+        matrix = np.concatenate([unpacked(self._weights.blocks(name + ".w", columns)) for name in names])
+        bias = np.concatenate([self._weights.vector(name + ".b") for name in names])
+        smooth = (matrix / rows.scale).astype(np.float32)
+        scales = np.abs(smooth).max(axis=1) / np.float32(self._top)
+        arrays = np.rint(smooth / scales[:, None]).astype(np.int8).T, scales, np.zeros(len(scales), np.int8)
+        weights, sizes, zeros = map(self._constant, arrays)
+        true, ends, stands_out = matrix.astype(np.float64).T, rows.sample[:2] - rows.mean, rows.mean.any()
+        given = self._with_ends(rows.name, -ends * rows.scale) if stands_out else rows.name
+        whole, size, zero = self._node("DynamicQuantizeLinear", given, names=3)
+        offset, sample = rows.mean @ true + bias, rows.sample @ true + bias
+        if onto is not None:
+            offset, sample = offset + onto.mean, sample + onto.sample
+        inputs = (whole, weights, size, sizes, zero, zeros, self._constant(offset.astype(np.float32)))
+        (product,) = self._node("MatMulIntegerToFloat", *inputs, domain=_MICROSOFT)
+        if onto is not None:
+            (even,) = self._node("Mul", onto.name, self._constant((1 / onto.scale).astype(np.float32)))
+            (product,) = self._node("Add", even, product)
+        if stands_out:
+            product = self._with_ends(product, ends @ true)
+        if rows.apart:
+            tall, numbers = rows.apart
+            (updates,) = self._node("Mul", numbers, self._constant(matrix[:, tall]))
+            (product,) = self._node("ScatterND", product, self._ends, updates, reduction="add")
+        return _Rows(product, _exact(sample), np.zeros(len(bias)), np.ones(len(bias)))
 
-    def _apart(self, rows: str) -> list[str]:
-        start, second, end, axis = self._cuts
-        return [*self._node("Slice", rows, start, second, axis), *self._node("Slice", rows, second, end, axis)]
-
-    def _joined(self, rows: list[str]) -> str:
-        return self._node("Concat", *rows, axis=1)[0]
+    def _with_ends(self, rows: str, numbers: Numbers) -> str:
+        """Return the rows with numbers added to those of the ends."""
+        updates = self._constant(numbers[None].astype(np.float32))
+        return self._node("ScatterND", rows, self._ends, updates, reduction="add")[0]
 
     def _constant(self, array: npt.NDArray[Any]) -> str:
         name = f"constant{len(self._constants)}"
@@ -196,6 +234,12 @@ class _Encoder:
             names = [f"{op}{len(self._nodes)}.{k}" for k in range(names)]
         self._nodes.append(helper.make_node(op, inputs, names, **options))  # type: ignore[arg-type]  # of the operator
         return names
+
+
+def _exact(numbers: Matrix | Numbers) -> Numbers:
+    """Round to where products with the weights are exact, so that they do not depend on how many cores there are."""
+    rounded: Numbers = np.rint(np.asarray(numbers, dtype=np.float64) * 4096) / 4096
+    return rounded
 
 
 def _largest_weight() -> int:

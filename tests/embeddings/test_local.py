@@ -32,8 +32,8 @@ CODE = """if True:
     import contextlib, hashlib, os, signal, threading
     from agentic_retriever.embeddings import LocalEmbedding
     model = LocalEmbedding()
-    found = model.get_text_embedding_batch(["ferry", "pan de centeno"] * 3)
-    print(hashlib.sha256(repr(found[:2]).encode()).hexdigest())
+    found = model.get_text_embedding_batch(["ferry", "pan de centeno"] * 3)[:2] + [model.get_query_embedding("ferry?")]
+    print(hashlib.sha256(repr(found).encode()).hexdigest())
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
     with contextlib.suppress(KeyboardInterrupt):
         model.get_text_embedding_batch(["keel " * 300] * 999)
@@ -109,11 +109,18 @@ def test_vectors_are_the_same_to_the_last_bit_alone_in_batches_threads_children_
     assert np.isfinite(alone).all()
     assert in_threads(local_embedding.get_text_embedding_batch, [TEXTS * 2] * 4) == [alone * 2] * 4
     assert asyncio.run(local_embedding.aget_text_embedding_batch(TEXTS)) == alone
-    child = os.fork()
-    if not child:
-        os._exit(local_embedding.get_text_embedding("ferry") != alone[0])
+    asked = local_embedding.get_query_embedding("ferry?")
+    assert in_threads(local_embedding.get_query_embedding, ["ferry?"] * 4) == [asked] * 4
+    turn = local_embedding._engine._turn
+    with turn:  # as while another question has both cores
+        assert local_embedding.get_query_embedding("ferry?") == asked
+        child = os.fork()
+        if not child:
+            found = local_embedding.get_text_embedding("ferry"), local_embedding.get_query_embedding("ferry?")
+            os._exit(found != (alone[0], asked))
     assert os.waitpid(child, 0)[1] == 0
-    want = hashlib.sha256(repr(alone[:2]).encode()).hexdigest()
+    assert not turn.locked()
+    want = hashlib.sha256(repr([*alone[:2], asked]).encode()).hexdigest()
     for before in ("", "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"):
         # It is interrupted in the middle of a batch, and ends without a word.
         done = subprocess.run([sys.executable, "-c", before + CODE], capture_output=True, text=True, timeout=60)
