@@ -40,6 +40,7 @@ RUNS = 320  # of each kind for each number of clients
 CLIENTS = (1, 8, 32)
 COLLECTION = "agentic-retriever-benchmark"
 _SEED = 17
+_ASKED = 1_000_003  # seed of the questions; with that of the centres each would lie between two clusters
 _CLUSTER = 200  # nodes, on average
 _SPREAD = 0.8  # of a cluster, where its centre has length 1
 _PEER = "embedded"
@@ -157,7 +158,7 @@ def _near(centres: Any, count: int, seed: int) -> Any:  # noqa: ANN401 - arrays
 
 
 def _vectors(count: int) -> list[list[float]]:
-    vectors: list[list[float]] = _near(unit_vectors(max(1, count // _CLUSTER), seed=_SEED), RUNS, 0).tolist()
+    vectors: list[list[float]] = _near(unit_vectors(max(1, count // _CLUSTER), seed=_SEED), RUNS, _ASKED).tolist()
     return vectors
 
 
