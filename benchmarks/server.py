@@ -1,7 +1,8 @@
 """A Qdrant server beside the embedded store: ingestion, building, memory, and questions of several clients at once.
 
 ``QDRANT_URL=http://localhost:6333 python -m benchmarks server [--nodes N]``. ``QDRANT_STORAGE`` names the server's
-folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process.
+folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process. At the end
+the vectors are quantized in several ways and asked again; then recall is against the server's own exact search.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import TextNode
     from llama_index.core.vector_stores.types import VectorStoreQuery
+    from qdrant_client import QdrantClient
+    from qdrant_client.models import BinaryQuantization, ScalarQuantization
 
     from agentic_retriever.indices import QdrantEdgeVectorStore
     from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
@@ -36,9 +40,12 @@ RUNS = 320  # of each kind for each number of clients
 CLIENTS = (1, 8, 32)
 COLLECTION = "agentic-retriever-benchmark"
 _SEED = 17
+_ASKED = 1_000_003  # seed of the questions; with that of the centres each would lie between two clusters
 _CLUSTER = 200  # nodes, on average
 _SPREAD = 0.8  # of a cluster, where its centre has length 1
 _PEER = "embedded"
+_CANDIDATES = 256  # that a search keeps, as the store asks for
+_COMPARED = 50  # questions whose results are held against exact search
 _RESTS_S = 2.0  # a server that has had nothing to do for so long has built its graphs
 
 
@@ -92,10 +99,46 @@ def _measured(
     ]  # fmt: skip
     by_server, by_embedded = _searches(store), _embedded_searches(embedded, store, texts)
     for kind, inputs in _inputs(list(texts.values())).items():
-        same = _shared([by_server[kind](one) for one in inputs[:50]], [by_embedded[kind](one) for one in inputs[:50]])
+        compared = inputs[:_COMPARED]
+        same = _shared(list(map(by_server[kind], compared)), list(map(by_embedded[kind], compared)))
         for clients in CLIENTS:
             rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, f"{size}; {same}")]
+    return rows + _quantized(link, _vectors(count), size)
+
+
+def _quantized(link: QdrantLink, asked: Sequence[list[float]], size: str) -> list[Row]:
+    """Search by one client with vectors as they are, as 8-bit numbers and as bits, with and without rescoring."""
+    from qdrant_client import models as api
+
+    def found(vector: list[float], params: api.SearchParams) -> set[str]:
+        answer = link.call("search", lambda client: client.query_points(
+            COLLECTION, vector, limit=TOP_K, search_params=params, with_payload=False))  # fmt: skip
+        return {str(point.id) for point in answer.points}
+
+    int8 = api.ScalarQuantization(scalar=api.ScalarQuantizationConfig(type=api.ScalarType.INT8, always_ram=True))
+    bits = api.BinaryQuantization(binary=api.BinaryQuantizationConfig(always_ram=True))
+    exact = [found(vector, api.SearchParams(exact=True)) for vector in asked[:_COMPARED]]
+    rows = list[Row]()
+    for made, kind, oversampled in (
+        (None, "float32", (None,)), (int8, "int8", (None, 2.0)), (bits, "binary", (None, 2.0, 4.0, 8.0))
+    ):  # fmt: skip
+        built_s = 0.0
+        if made is not None:
+            link.call("quantize", partial(_quantize, quantization=made))
+            built_s, _ = _built(link)
+        for times in oversampled:
+            rescored = api.QuantizationSearchParams(rescore=times is not None, oversampling=times)
+            params = api.SearchParams(hnsw_ef=_CANDIDATES, quantization=rescored)
+            told = f"{kind}, {times:g} times the candidates rescored" if times else kind
+            kept = _shared([found(vector, params) for vector in asked[:_COMPARED]], exact)
+            taken, pace = _timed(partial(found, params=params), asked, 1)
+            note = f"{size}; {pace}; {kept}; quantized in {built_s:.0f} s; {_space()}"
+            rows.append(Row(name=f"server: {told}", ours=taken[0], ours_p95=taken[1], note=note))
     return rows
+
+
+def _quantize(client: QdrantClient, *, quantization: ScalarQuantization | BinaryQuantization) -> bool:
+    return client.update_collection(COLLECTION, quantization_config=quantization)
 
 
 def clustered(count: int) -> Iterator[list[TextNode]]:
@@ -114,10 +157,15 @@ def _near(centres: Any, count: int, seed: int) -> Any:  # noqa: ANN401 - arrays
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def _vectors(count: int) -> list[list[float]]:
+    vectors: list[list[float]] = _near(unit_vectors(max(1, count // _CLUSTER), seed=_SEED), RUNS, _ASKED).tolist()
+    return vectors
+
+
 def _inputs(texts: Sequence[str]) -> Mapping[str, Sequence[tuple[VectorStoreQuery, str]]]:
     from llama_index.core.vector_stores.types import VectorStoreQuery
 
-    vectors = _near(unit_vectors(max(1, len(texts) // _CLUSTER), seed=_SEED), RUNS, 0).tolist()
+    vectors = _vectors(len(texts))
     asked, filters = questions(list(texts), RUNS, seed=_SEED, words=6), three_clause_filters(RUNS, seed=_SEED)
     plain = [VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K) for vector in vectors]
     filtered = [
