@@ -14,8 +14,11 @@ from agentic_retriever.text.scripts import UNSPACED
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
-_ALONE_RE: Final = re.compile(r"[^\w]*|.*\w[\"')»”]?, ?", re.DOTALL)
-_TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
+_TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:is|are|es|est|คือ|เป็น)[\s:=\"'(]*)?")
+_MARKS: Final = " ,;:.!?()[]\"'-"
+_SET_OFF_RE: Final = re.compile(r"(?:[,;:] ?| ?[(\[]| - ?)\Z")  # before what stands alone
+_OPENING_RE: Final = re.compile(r"\W*")
+_YEAR_RE: Final = re.compile(r"(?<![\w.])[12][0-9]{3}(?!\w)")
 
 
 class Question:
@@ -39,9 +42,37 @@ class Question:
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
 
-    def is_whole(self, start: int, end: int) -> bool:
-        """Tell whether nothing else is asked than what stands there, or it stands alone behind the last comma."""
-        return not re.search(r"\w", self.text[end:]) and _ALONE_RE.fullmatch(self.text, 0, start) is not None
+    def certainty_alone(self, start: int, end: int) -> float | None:
+        """Return how sure a value that stands alone is at least: as all that is asked, before a colon that opens a
+        question, or behind its last comma, bracket or dash, as in "paging, Denning" and "paging (Denning, 1968)".
+        """
+        opens, closes = bool(_OPENING_RE.fullmatch(self.text, 0, start)), self._word_end(end) in self._closed
+        if opens and self.is_last(end):
+            return _WHOLE
+        stands_alone = (closes or self.text[end : end + 1] == ":") if opens else closes and self._is_marked(start)
+        return _SET_OFF if stands_alone else None
+
+    def is_last(self, end: int) -> bool:
+        return self._word_end(end) == self._word_end(len(self.text))
+
+    def _is_marked(self, start: int) -> bool:
+        return _SET_OFF_RE.search(self.text, max(0, start - 3), start) is not None
+
+    def _word_end(self, at: int) -> int:
+        return len(self.text[:at].rstrip(_MARKS))
+
+    @cached_property
+    def _closed(self) -> frozenset[int]:
+        """The end of the last word, and of the last one before each value or year that stands alone at the end."""
+        begins: dict[int, int] = {}
+        for one in self.matches:
+            if one.values and self._is_marked(one.start):
+                begins.setdefault(self._word_end(one.end), one.start)
+        begins.update((year.end(), year.start()) for year in _YEAR_RE.finditer(self.text))
+        ends = [self._word_end(len(self.text))]
+        while (start := begins.get(ends[-1])) is not None:
+            ends.append(self._word_end(start))
+        return frozenset(ends)
 
     def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
         """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
@@ -73,6 +104,7 @@ _QUOTED: Final = 0.9
 _PLAIN: Final = {"exact": 0.8, "stem": 0.7, "flag": 0.6}
 _DISTINCT_BONUS: Final = 0.1
 _WHOLE: Final = 0.75  # at least, where nothing else is asked
+_SET_OFF: Final = 0.85  # at least, where it stands alone beside other words
 _UNSURE: Final = 0.5
 _COMMON: Final = 0.35
 _SEVERAL_FIELDS: Final = 0.7
@@ -123,7 +155,9 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
         return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
-    least = _WHOLE if question.is_whole(*own) else None
+    least = question.certainty_alone(*own)
+    if least and not question.is_last(match.end):  # what opens "paging, Denning" is the subject
+        refs = [ref for ref in refs if not question.dictionary.fields[ref.field].topical]
     judged = [(ref, _certainty_unnamed(question, match, ref) or least) for ref in refs]
     usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
     if not usable or len(usable) > _MAX_FIELDS:
@@ -206,7 +240,7 @@ def _find_people(question: Question) -> list[NamedValue]:
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
         stored = any(question.as_written(match.start, match.end) in one for ref in refs for one in ref.originals)
-        cued = (stored and question.is_whole(start, match.end)) or _is_cued(question, start, refs, last_cued)
+        cued = (stored and question.certainty_alone(start, match.end)) or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
