@@ -52,6 +52,7 @@ class MetadataRetriever(base.RetrieverAdapter):
         index, read = self._index, self._read(request, deadline)
         # Several clauses agree on a reading; a single one has to be sure.
         clauses = read.clauses if len(read.clauses) > 1 else read.at_least(SURE)
+        is_doubtful = len(clauses) == 1 and stated(request.query, read) < CLEAR
         failed: EmbeddingError | None = None
         try:
             request = with_vector(index, request, self._left_s(deadline))
@@ -63,7 +64,7 @@ class MetadataRetriever(base.RetrieverAdapter):
                 result = self._by_words(narrowed, failed)
             elif rung.kept:
                 result = self._hybrid.search(replace(narrowed, timeout_s=self._left_s(deadline)))
-                if len(clauses) == 1 and stated(request.query, read) < CLEAR:
+                if is_doubtful:
                     result = self._joined(result, replace(request, timeout_s=self._left_s(deadline)))
                 result = replace(result, sources=base.by_source(result.nodes))
             else:
@@ -76,7 +77,7 @@ class MetadataRetriever(base.RetrieverAdapter):
             for said in rung.dropped
         )
         told = (*read.degraded, *result.degraded, *lost)
-        spans = () if rung.dropped else (span for clause in rung.kept for span in clause.spans)
+        spans = () if rung.dropped or is_doubtful else (span for clause in rung.kept for span in clause.spans)
         settled = tuple(request.query[start:end] for start, end in spans)
         return replace(result, degraded=told, understood=tuple(clause.say for clause in rung.kept), settled=settled)
 

@@ -15,10 +15,9 @@ MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
 _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:is|are|es|est|คือ|เป็น)[\s:=\"'(]*)?")
-_MARKS: Final = " ,;:.!?()[]\"'-"
-_SET_OFF_RE: Final = re.compile(r"(?:[,;:] ?| ?[(\[]| - ?)\Z")  # before what stands alone
-_OPENING_RE: Final = re.compile(r"\W*")
-_YEAR_RE: Final = re.compile(r"(?<![\w.])[12][0-9]{3}(?!\w)")
+_SET_OFF_RE: Final = re.compile(r"(?:[,;:] ?| ?[(\[]| - ?)\"?\Z")  # before what stands alone
+_CLOSING_RE: Final = re.compile(r"\W*(?:[12][0-9]{3}\W*)?")  # behind it
+_WORD_RE: Final = re.compile(r"\w")
 
 
 class Question:
@@ -43,36 +42,20 @@ class Question:
         return self.query[first:last]
 
     def certainty_alone(self, start: int, end: int) -> float | None:
-        """Return how sure a value that stands alone is at least: as all that is asked, before a colon that opens a
-        question, or behind its last comma, bracket or dash, as in "paging, Denning" and "paging (Denning, 1968)".
+        """Return how sure a value is at least that is all that is asked, or stands alone beside other words.
+
+        So it does before a colon that opens a question, and behind the last comma, bracket or dash, as in "paging,
+        Denning" and "paging (Denning, 1968)".
         """
-        opens, closes = bool(_OPENING_RE.fullmatch(self.text, 0, start)), self._word_end(end) in self._closed
+        opens = _WORD_RE.search(self.text, 0, start) is None
         if opens and self.is_last(end):
             return _WHOLE
-        stands_alone = (closes or self.text[end : end + 1] == ":") if opens else closes and self._is_marked(start)
-        return _SET_OFF if stands_alone else None
+        is_marked = opens or _SET_OFF_RE.search(self.text, max(0, start - 4), start)
+        closes = _CLOSING_RE.fullmatch(self.text, end) or (opens and self.text[end : end + 1] == ":")
+        return _SET_OFF if is_marked and closes else None
 
     def is_last(self, end: int) -> bool:
-        return self._word_end(end) == self._word_end(len(self.text))
-
-    def _is_marked(self, start: int) -> bool:
-        return _SET_OFF_RE.search(self.text, max(0, start - 3), start) is not None
-
-    def _word_end(self, at: int) -> int:
-        return len(self.text[:at].rstrip(_MARKS))
-
-    @cached_property
-    def _closed(self) -> frozenset[int]:
-        """The end of the last word, and of the last one before each value or year that stands alone at the end."""
-        begins: dict[int, int] = {}
-        for one in self.matches:
-            if one.values and self._is_marked(one.start):
-                begins.setdefault(self._word_end(one.end), one.start)
-        begins.update((year.end(), year.start()) for year in _YEAR_RE.finditer(self.text))
-        ends = [self._word_end(len(self.text))]
-        while (start := begins.get(ends[-1])) is not None:
-            ends.append(self._word_end(start))
-        return frozenset(ends)
+        return _WORD_RE.search(self.text, end) is None
 
     def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
         """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
@@ -155,16 +138,17 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
         return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
-    least = question.certainty_alone(*own)
-    if least and not question.is_last(match.end):  # what opens "paging, Denning" is the subject
-        refs = [ref for ref in refs if not question.dictionary.fields[ref.field].topical]
-    judged = [(ref, _certainty_unnamed(question, match, ref) or least) for ref in refs]
-    usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
+    alone = question.certainty_alone(*own) or 0.0
+    # Free subject words are less sure, and what opens "paging, Denning" is the subject indeed.
+    topic = min(alone, _WHOLE) if question.is_last(match.end) else 0.0
+    least = [topic if question.dictionary.fields[ref.field].topical else alone for ref in refs]
+    judged = [(ref, _certainty_unnamed(question, match, ref) or low, low) for ref, low in zip(refs, least, strict=True)]
+    usable = [(ref, max(certainty, low)) for ref, certainty, low in judged if certainty]
     if not usable or len(usable) > _MAX_FIELDS:
         return None
     certainty = min(certainty for _, certainty in usable)
     certainty *= (_SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (_OTHER_FIELD if named else 1.0)
-    certainty = max(certainty, least or 0.0)
+    certainty = max(certainty, min(alone, _WHOLE))
     return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
@@ -240,7 +224,8 @@ def _find_people(question: Question) -> list[NamedValue]:
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
         stored = any(question.as_written(match.start, match.end) in one for ref in refs for one in ref.originals)
-        cued = (stored and question.certainty_alone(start, match.end)) or _is_cued(question, start, refs, last_cued)
+        alone = stored and question.certainty_alone(start, match.end) is not None
+        cued = alone or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)

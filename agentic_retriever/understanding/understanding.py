@@ -146,7 +146,7 @@ def _of_one_type(values: Sequence[str | float]) -> list[str] | list[int] | list[
 # --- by the words of the question: values, quantities and times become restrictions of fields -----------------------
 
 _SURE: Final = 0.7
-_UNSURE_BELOW: Final = 0.5
+_UNSURE: Final = 0.5
 
 
 def understand(query: str, fields: FieldDictionary, *, language: str | None = None) -> Understood:
@@ -172,7 +172,7 @@ def _surest(said: Sequence[_Said]) -> list[_Said]:
     """Leave out what is unsure where something else for the same field is sure, so that it cannot widen that."""
     if max((one.certainty for one in said), default=0.0) < _SURE:
         return list(said)
-    return [one for one in said if one.certainty >= _UNSURE_BELOW]
+    return [one for one in said if one.certainty > _UNSURE]
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -479,9 +479,7 @@ def _time_field(question: Question, stream: Stream, match: re.Match[str]) -> Fie
     return None
 
 
-def _time_certainty(
-    question: Question, stream: Stream, match: re.Match[str], info: FieldInfo, kind: str
-) -> float | None:
+def _time_certainty(asked: Question, stream: Stream, match: re.Match[str], info: FieldInfo, kind: str) -> float | None:
     """How sure it is that an expression is about time; ``None`` where it is not."""
     items = stream.items[match.start() : match.end()]
     symbols = set(match[0])
@@ -490,20 +488,19 @@ def _time_certainty(
     if symbols & set("YEDmZ") or info.name in named:
         return _SAID
     moments = _moments(items)
-    if not all(_is_near(info, moment, thai="th" in question.stems) for moment in moments):
+    if not all(_is_near(info, moment, thai="th" in asked.stems) for moment in moments):
         return None
     if kind in {"range", "post"} or symbols & set("RH") or any(item.value == "gte gte" for item in items):
         return _SAID
     if "O" in symbols:
         return None
-    held = info.low is not None and all(info.low <= year_in(info, one.year) <= info.high for one in moments)
-    alone = question.certainty_alone(items[0].start, items[-1].end) if held else None
-    if alone and items[0].start:
+    held = all((info.low or 0) <= year_in(info, one.year) <= (info.high or 0) for one in moments)
+    alone = asked.certainty_alone(items[0].start, items[-1].end)
+    if held and alone and items[0].start:
         return alone
-    if any(item.symbol in "GK" or (item.symbol == "I" and (held or item.value == "time")) for item in items):
-        return _PREPOSITION
+    behind = any(item.symbol in "GK" or (item.symbol == "I" and (held or item.value == "time")) for item in items)
     beside = stream.symbols[max(0, match.start() - 1) : match.start()] + stream.symbols[match.end() : match.end() + 1]
-    return _BESIDE_VALUE if set(beside) & set("VM") else None
+    return _PREPOSITION if behind else _BESIDE_VALUE if set(beside) & set("VM") else None
 
 
 def _moments(items: Sequence[Item]) -> list[Moment]:
