@@ -18,7 +18,7 @@ from agentic_retriever.understanding.understanding import Understood, extract_wi
 # A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
 SURE: Final = 0.7
 CLEAR: Final = 0.85  # a single one from here on, or one that is nearly all of a question, makes it one for conditions
-LAST: Final = 0.8  # one that stands last does, too, but what is found without it is joined to what satisfies it
+LAST: Final = 0.8  # a surer one that stands last does, too; what is found without it is joined to what satisfies it
 
 
 def stated(query: str, read: Understood) -> float:
@@ -30,7 +30,8 @@ def stated(query: str, read: Understood) -> float:
     left = Tokenizer(detect_language(query)).query_tokens(read.unread(query))
     if best >= CLEAR or len(left) <= 1:
         return CLEAR
-    return LAST if re.search(r"\w", query[clauses[0].spans[-1][1] :]) is None else 0.2
+    is_last = re.search(r"\w", query[clauses[0].spans[-1][1] :]) is None
+    return LAST if is_last and best > SURE else 0.2
 
 
 class MetadataRetriever(base.RetrieverAdapter):
