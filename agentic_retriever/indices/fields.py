@@ -201,6 +201,7 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 # Both can read a text in one way only: any value of an index is held against them, such as "j. ae. scs. 25, 1958".
 _LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
 _PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
+_NEXT_NAME: Final = re.compile(r" *; *| and | & |(?<=\.) (?=[^\W\d_][\w'-]+,)")  # between several in one value
 _PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "le", "di", "da", "du", "ter", "dos"})
 
 
@@ -241,7 +242,7 @@ def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
 # --- the fields of an index: their kinds, all their values, and the words they go by in a question -------------------
 
 FIELDS_FILE: Final = "fields.json"
-FIELDS_FORMAT: Final = 1  # raised whenever the same metadata would give another dictionary than before
+FIELDS_FORMAT: Final = 2  # raised whenever the same metadata would give another dictionary than before
 _MAX_VALUES: Final = 50_000  # most distinct values that are kept of one field
 _MAX_FIELDS: Final = 256
 _MAX_VALUE_CHARS: Final = 80
@@ -410,7 +411,7 @@ def _words(parts: list[str], unit: str | None) -> tuple[str, ...]:
     if len(bare) > 1 and bare[0] in {"is", "has"}:
         bare = bare[1:]
     same = [words for concept, words in concept_words().items() if bare and bare[-1] in (concept, *words)]
-    return tuple(filter(None, dict.fromkeys(chain([" ".join(bare)], *same))))
+    return tuple(filter(None, dict.fromkeys(chain([" ".join(bare), " ".join(parts)], *same))))
 
 
 # --- what a question may say: one pass that finds values, names of fields and cues ------------------------------------
@@ -548,7 +549,7 @@ def _spellings(key: str) -> tuple[str, ...]:
 def _families(info: FieldInfo) -> Families:
     found: dict[str, list[tuple[PersonName, str]]] = {}
     for stored in chain.from_iterable(info.values.values()):
-        name = parse_listed(stored)
-        if name is not None and len(name.family) > 1:
-            found.setdefault(name.family, []).append((name, stored))
+        for name in filter(None, map(parse_listed, _NEXT_NAME.split(stored))):
+            if len(name.family) > 1:
+                found.setdefault(name.family, []).append((name, stored))
     return found

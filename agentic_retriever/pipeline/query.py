@@ -52,6 +52,7 @@ from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
+from agentic_retriever.understanding.asked import asked_parts
 from agentic_retriever.understanding.follow_ups import leans
 from agentic_retriever.understanding.understanding import Understood, understand
 
@@ -445,7 +446,8 @@ class Pipeline:
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
                 if (known := index.fields()).fields:
                     found = run.read[index.name] = understand(query, known)
-                    read |= {"metadata_values": retrievers.stated(query, found)}
+                    numbered = features["numbered"] * bool(asked_parts(found.unread(query)))  # "5.13" may be a value
+                    read |= {"metadata_values": retrievers.stated(query, found), "numbered": numbered}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:

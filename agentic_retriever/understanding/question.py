@@ -14,8 +14,10 @@ from agentic_retriever.text.scripts import UNSPACED
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
-_ALONE_RE: Final = re.compile(r"[^\w]*|.*\w[\"')»”]?, ?", re.DOTALL)
-_TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
+_TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:is|are|es|est|คือ|เป็น)[\s:=\"'(]*)?")
+_SET_OFF_RE: Final = re.compile(r"(?:[,;:] ?| ?[(\[]| - ?)\"?\Z")  # before what stands alone
+_CLOSING_RE: Final = re.compile(r"\W*(?:[12][0-9]{3}\W*)?")  # behind it
+_WORD_RE: Final = re.compile(r"\w")
 
 
 class Question:
@@ -39,9 +41,21 @@ class Question:
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
 
-    def is_whole(self, start: int, end: int) -> bool:
-        """Tell whether nothing else is asked than what stands there, or it stands alone behind the last comma."""
-        return not re.search(r"\w", self.text[end:]) and _ALONE_RE.fullmatch(self.text, 0, start) is not None
+    def certainty_alone(self, start: int, end: int) -> float | None:
+        """Return how sure a value is at least that is all that is asked, or stands alone beside other words.
+
+        So it does before a colon that opens a question, and behind the last comma, bracket or dash, as in "paging,
+        Denning" and "paging (Denning, 1968)".
+        """
+        opens = _WORD_RE.search(self.text, 0, start) is None
+        if opens and self.is_last(end):
+            return _WHOLE
+        is_marked = opens or _SET_OFF_RE.search(self.text, max(0, start - 4), start)
+        closes = _CLOSING_RE.fullmatch(self.text, end) or (opens and self.text[end : end + 1] == ":")
+        return _SET_OFF if is_marked and closes else None
+
+    def is_last(self, end: int) -> bool:
+        return _WORD_RE.search(self.text, end) is None
 
     def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
         """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
@@ -73,6 +87,7 @@ _QUOTED: Final = 0.9
 _PLAIN: Final = {"exact": 0.8, "stem": 0.7, "flag": 0.6}
 _DISTINCT_BONUS: Final = 0.1
 _WHOLE: Final = 0.75  # at least, where nothing else is asked
+_SET_OFF: Final = 0.85  # at least, where it stands alone beside other words
 _UNSURE: Final = 0.5
 _COMMON: Final = 0.35
 _SEVERAL_FIELDS: Final = 0.7
@@ -123,14 +138,17 @@ def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
         return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
-    least = _WHOLE if question.is_whole(*own) else None
-    judged = [(ref, _certainty_unnamed(question, match, ref) or least) for ref in refs]
-    usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
+    alone = question.certainty_alone(*own) or 0.0
+    # Free subject words are less sure, and what opens "paging, Denning" is the subject indeed.
+    topic = min(alone, _WHOLE) if question.is_last(match.end) else 0.0
+    least = [topic if question.dictionary.fields[ref.field].topical else alone for ref in refs]
+    judged = [(ref, _certainty_unnamed(question, match, ref) or low, low) for ref, low in zip(refs, least, strict=True)]
+    usable = [(ref, max(certainty, low)) for ref, certainty, low in judged if certainty]
     if not usable or len(usable) > _MAX_FIELDS:
         return None
     certainty = min(certainty for _, certainty in usable)
     certainty *= (_SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (_OTHER_FIELD if named else 1.0)
-    certainty = max(certainty, least or 0.0)
+    certainty = max(certainty, min(alone, _WHOLE))
     return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
@@ -206,7 +224,8 @@ def _find_people(question: Question) -> list[NamedValue]:
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
         stored = any(question.as_written(match.start, match.end) in one for ref in refs for one in ref.originals)
-        cued = (stored and question.is_whole(start, match.end)) or _is_cued(question, start, refs, last_cued)
+        alone = stored and question.certainty_alone(start, match.end) is not None
+        cued = alone or _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)

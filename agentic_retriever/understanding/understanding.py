@@ -59,6 +59,11 @@ class Understood:
     def at_least(self, certainty: float) -> tuple[Clause, ...]:
         return tuple(clause for clause in self.clauses if clause.certainty >= certainty)
 
+    def unread(self, query: str) -> str:
+        """Return what a question says besides the conditions."""
+        spans = [span for clause in self.clauses for span in clause.spans]
+        return "".join(char for at, char in enumerate(query) if not any(start <= at < end for start, end in spans))
+
 
 # --- from restrictions to filters -----------------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ def _of_one_type(values: Sequence[str | float]) -> list[str] | list[int] | list[
 # --- by the words of the question: values, quantities and times become restrictions of fields -----------------------
 
 _SURE: Final = 0.7
-_UNSURE_BELOW: Final = 0.5
+_UNSURE: Final = 0.5
 
 
 def understand(query: str, fields: FieldDictionary, *, language: str | None = None) -> Understood:
@@ -167,7 +172,7 @@ def _surest(said: Sequence[_Said]) -> list[_Said]:
     """Leave out what is unsure where something else for the same field is sure, so that it cannot widen that."""
     if max((one.certainty for one in said), default=0.0) < _SURE:
         return list(said)
-    return [one for one in said if one.certainty >= _UNSURE_BELOW]
+    return [one for one in said if one.certainty > _UNSURE]
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ def _find_times(question: Question, stream: Stream, used: set[int]) -> list[_Ord
         if info is None:
             continue
         kind = "equal" if match["range"] and _joined_by_and(items) else match.lastgroup or ""
-        certainty = _time_certainty(stream, match, info, kind, thai="th" in question.stems)
+        certainty = _time_certainty(question, stream, match, info, kind)
         if certainty is None:
             continue
         if info.kind is not FieldKind.DATE and any(item.symbol in "Dm" for item in items):
@@ -474,7 +479,7 @@ def _time_field(question: Question, stream: Stream, match: re.Match[str]) -> Fie
     return None
 
 
-def _time_certainty(stream: Stream, match: re.Match[str], info: FieldInfo, kind: str, *, thai: bool) -> float | None:
+def _time_certainty(asked: Question, stream: Stream, match: re.Match[str], info: FieldInfo, kind: str) -> float | None:
     """How sure it is that an expression is about time; ``None`` where it is not."""
     items = stream.items[match.start() : match.end()]
     symbols = set(match[0])
@@ -482,16 +487,20 @@ def _time_certainty(stream: Stream, match: re.Match[str], info: FieldInfo, kind:
     named.update(_fields_around(stream, match.start(), match.end()))
     if symbols & set("YEDmZ") or info.name in named:
         return _SAID
-    if not all(_is_near(info, moment, thai=thai) for moment in _moments(items)):
+    moments = _moments(items)
+    if not all(_is_near(info, moment, thai="th" in asked.stems) for moment in moments):
         return None
     if kind in {"range", "post"} or symbols & set("RH") or any(item.value == "gte gte" for item in items):
         return _SAID
     if "O" in symbols:
         return None
-    if any(item.symbol in "GK" or (item.symbol == "I" and item.value == "time") for item in items):
-        return _PREPOSITION
+    held = all((info.low or 0) <= year_in(info, one.year) <= (info.high or 0) for one in moments)
+    alone = asked.certainty_alone(items[0].start, items[-1].end)
+    if held and alone and items[0].start:
+        return alone
+    behind = any(item.symbol in "GK" or (item.symbol == "I" and (held or item.value == "time")) for item in items)
     beside = stream.symbols[max(0, match.start() - 1) : match.start()] + stream.symbols[match.end() : match.end() + 1]
-    return _BESIDE_VALUE if set(beside) & set("VM") else None
+    return _PREPOSITION if behind else _BESIDE_VALUE if set(beside) & set("VM") else None
 
 
 def _moments(items: Sequence[Item]) -> list[Moment]:
@@ -555,7 +564,7 @@ _SHOWN_VALUES: Final = 30
 _SHOWN_FIELDS: Final = 60
 _SHOWN_NAMES: Final = 20
 _CLOSE: Final = 70.0
-_IN_QUESTION: Final = 0.8  # certainty of a model's clause whose words stand in the question
+_IN_QUESTION: Final = 0.85  # certainty of a model's clause whose words stand in the question
 _ELSEWHERE: Final = 0.55
 
 

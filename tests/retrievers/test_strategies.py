@@ -152,6 +152,13 @@ def test_a_callers_filter_is_never_relaxed_and_new_values_are_known_at_once(rout
     assert doc_ids(router.retrieve(question, strategy="metadata")) == ["f"]
 
 
+def test_what_a_doubtful_condition_finds_is_joined_to_what_is_found_without_it(router):
+    for question, others in (("เนื้อที่ของแปลง d ในเชียงใหม่", True), ("เนื้อที่ของแปลง d (เชียงใหม่)", False)):
+        found = router.retrieve(question, strategy="metadata")
+        assert found.understood == ("province is เชียงใหม่",)
+        assert doc_ids(found) == (["a", "b", "c", "d", "e"] if others else ["a", "b", "c"])
+
+
 def test_a_failing_model_leaves_the_filters_that_words_give(make_lands):
     with make_lands(FakeLLM([ConnectionError("down")])) as router:
         retrieval = router.retrieve("ที่ดินในลำพูน หลังปี 2550", strategy="metadata")

@@ -161,7 +161,7 @@ PAPER_FIELDS = dictionary(PAPERS)
 DEEDS_SAY = {
     "area_rai is from 5 to 10": [
         "between 5 and 10 rai", "5-10 rai", "plots of 5–10rai", "from 5 to 10 rai", "de 5 a 10 rai",
-        "entre 5 y 10 rai", "5 ถึง 10 ไร่", "๕ ถึง ๑๐ ไร่", "ระหว่าง 5 และ 10 ไร่",
+        "entre 5 y 10 rai", "area rai from 5 to 10", "5 ถึง 10 ไร่", "๕ ถึง ๑๐ ไร่", "ระหว่าง 5 และ 10 ไร่",
     ],
     "area_rai is above 20": ["over 20 rai", "más de 20 rai", "มากกว่า 20 ไร่"],
     "area_rai is below 20": ["under 20 rai", "menos de 20 rai"],
@@ -234,6 +234,10 @@ def test_restrictions_on_goods(query, expected):
         ("by Knuth", ["authors is one of Knuth, D. E., Knuth, J."]), ("by Donald Knuth", ["authors is Knuth, D. E."]),
         ("by D. E. Knuth", ["authors is Knuth, D. E."]), ("Knuth, J.", ["authors is Knuth, J."]),
         ("por Prof. Knuth", ["authors is one of Knuth, D. E., Knuth, J."]),
+        ("lists of free storage, 1990", ["year is 1990"]), ("lists of free storage for 1990", ["year is 1990"]),
+        ("lists of free storage (Samelson, 1958)", ["authors is Samelson,K.", "year is 1958"]),
+        ("Samelson: lists", ["authors is Samelson,K.", "keywords is lists"]),
+        ("Lists of Pooch in brief, Samelson", ["authors is Samelson,K."]), ("storage - memo", ["kind is memo"]),
     ],
 )  # fmt: skip
 def test_restrictions_on_papers(query, expected):
@@ -291,6 +295,21 @@ def test_a_named_field_is_surer_than_a_bare_value_and_that_than_a_common_word():
     assert certainty("ลำพูน คืออะไร", DEED_FIELDS) < bare
     assert certainty("some text here", GOODS_FIELDS) < 0.5
     assert certainty("Perlis, A. J.", PAPER_FIELDS) > certainty("by Perlis", PAPER_FIELDS)
+
+
+def test_a_value_that_stands_alone_beside_other_words_is_surer_and_what_opens_a_list_is_the_subject():
+    (bare,) = understand("Madrid tax rules", GOODS_FIELDS, language="en").clauses
+    for query in ("tax rules, Madrid", "tax (Madrid)", "Madrid: tax rules", "rules - Madrid, 2021"):
+        clause, *_ = understand(query, GOODS_FIELDS, language="en").clauses
+        assert (clause.say, clause.certainty > bare.certainty) == (bare.say, True)
+    assert said(understand("sorting, paging", PAPER_FIELDS)) == ["keywords is paging"]
+    assert said(understand("storage 1990", PAPER_FIELDS)) == []
+
+
+def test_several_names_in_one_value_are_each_found():
+    rows = [{"author": "Griffith, B.C. Small, H.G."}, {"author": "J. Lee; A. Gray"}, {"author": "M. Ito and T. Abe"}]
+    for at, name in enumerate(("Small", "Gray", "Abe")):
+        assert selected(understand(f"papers by {name}", dictionary(rows)), rows) == [at]
 
 
 def test_an_unsure_value_does_not_widen_a_sure_one_unless_or_vouches_for_it():
