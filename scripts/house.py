@@ -64,9 +64,9 @@ def count_house(root: Path) -> list[Count]:
     largest = max(folders, key=lambda folder: (folders[folder], str(folder)), default=root)
     docs = read_files(root / "docs", "*.md")
     return [
-        Count("lines of the library", sum(map(line_count, library.values())), 46_710),
-        Count("files of the library", len(library), 160),
-        Count("lines of tests", sum(map(line_count, tests.values())), 37_800),
+        Count("lines of the library", sum(map(line_count, library.values())), 47_100),
+        Count("files of the library", len(library), 162),
+        Count("lines of tests", sum(map(line_count, tests.values())), 38_000),
         Count("settings", sum(map(settings_of, trees.values())), 45),
         Count("files of the largest folder", folders[largest], 15, (str(largest.relative_to(root)),)),
         Count("import cycles", len(cycles), 0, tuple(" - ".join(cycle) for cycle in cycles)),
