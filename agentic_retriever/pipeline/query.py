@@ -446,8 +446,12 @@ class Pipeline:
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
                 if (known := index.fields()).fields:
                     found = run.read[index.name] = understand(query, known)
-                    numbered = features["numbered"] * bool(asked_parts(found.unread(query)))  # "5.13" may be a value
-                    read |= {"metadata_values": retrievers.stated(query, found), "numbered": numbered}
+                    stated, rest = retrievers.stated(query, found), found.unread(query)
+                    read |= {"metadata_values": stated}
+                    if not asked_parts(rest):  # "5.13" may be a value
+                        read |= {"numbered": 0.0}
+                    if stated >= retrievers.CLEAR and asks_for_part(index, rest):  # "TITLE, VALUE": not the title alone
+                        read |= {"titled": 0.0}
         return {**features, **read}
 
     def _only_index(self, question: Question) -> str | None:

@@ -23,7 +23,7 @@ from agentic_retriever.retrievers.base import (
 )
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, FUSION_FILE, Fusion, FusionModel, HybridRetriever
-from agentic_retriever.retrievers.metadata import MetadataRetriever, stated
+from agentic_retriever.retrievers.metadata import CLEAR, MetadataRetriever, stated
 from agentic_retriever.retrievers.planner import PlannerRetriever, split_question
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.summary import SummaryRetriever
@@ -31,6 +31,7 @@ from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
 
 __all__ = [
+    "CLEAR",
     "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
     "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
     "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",

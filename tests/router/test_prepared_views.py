@@ -102,7 +102,7 @@ def test_conditions_are_read_where_a_field_has_more_values_than_a_profile_lists(
     assert [node.node.metadata["author"] for node in found.nodes] == ["Dallund"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "version": 1, "fields": [{"name": 1}]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 2, "version": 1, "fields": [{"name": 1}]}'])
 def test_values_that_cannot_be_read_are_gathered_again(make, tmp_path, text, caplog):
     before = make({"docs": DOCS}).index("docs").fields()
     path = tmp_path / "data" / "indexes" / "docs" / "fields.json"

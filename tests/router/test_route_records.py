@@ -270,7 +270,8 @@ PAPERS = [
 
 @pytest.fixture
 def papers(make):
-    sources = [Document(text=text, doc_id=author.split(",")[0], metadata={"author": author}) for author, text in PAPERS]
+    sources = [Document(text=text, doc_id=author.split(",")[0], metadata={"author": author, "code": f"5.{len(author)}"})
+               for author, text in PAPERS]  # fmt: skip
     return make({"papers": sources}, embedding=FakeEmbedding(dimension=32))
 
 
@@ -281,6 +282,8 @@ def test_a_stated_condition_decides_and_one_that_cannot_be_read_does_not(papers)
     assert found.understood
     assert {node.node.ref_doc_id for node in found.nodes} == {"Prieve", "Pooch"}
     assert len(found.tried) == 1
+    for question in ("5.13", "Page replacement, Prieve"):  # a number that is a value is no section's
+        assert [node.node.ref_doc_id for node in papers.retrieve(question).nodes] == ["Prieve"]
     found = papers.retrieve(SALTON)
     assert found.route.strategy.name == "hybrid"  # nobody of that name is there
     assert not found.understood
