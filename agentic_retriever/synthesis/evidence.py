@@ -46,8 +46,7 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     by_cosines = _by_cosines(passages, at, known)
     # Words of another language say nothing, unless nothing else does either.
     foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
-    for words in known.settled:  # neither sought in the passages nor missed there
-        query = query.replace(words, " ")
+    query = known.left_of(query)
     by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}

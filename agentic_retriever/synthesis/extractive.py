@@ -152,7 +152,7 @@ QueryVector = Sequence[float] | NDArray[Any]
 K = TypeVar("K", bound=Hashable)
 
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.65, Complexity.COMPLEX: 0.45}
-_NEAR_SLACK: Final = 0.1  # scores that are mixed with spread cosines fall off faster
+_NEAR_SLACK: Final = 0.25  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
 _BLIND_SUPPORT: Final = 0.2
 # Documents that have nearly all that the best one has of the question are listed if there are so many.
@@ -483,8 +483,8 @@ _EMBEDDED: Final = 12  # most sentences of one answer that are embedded
 _LOOKED_AT: Final = 4  # passages of which the first sentence and the best others are embedded
 _EACH: Final = 3
 _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
-_BY_PASSAGE: Final = 0.33
-_BY_PLACE: Final = 0.35
+_BY_PASSAGE: Final = 0.15
+_BY_PLACE: Final = 0.6
 _BY_ROW: Final = 0.3
 
 
@@ -551,7 +551,8 @@ _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
 _NUMBER_IN_NAME: Final = 3.0
 _DIVERSITY: Final = 0.3
-_LEAST_WHOLE: Final = 0.6
+_SAME_PASSAGE: Final = 0.1  # what a sentence loses by each that is chosen of its passage: another one may be the right
+_LEAST_WHOLE: Final = 0.55
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
 
@@ -633,6 +634,7 @@ def _diverse(
             [
                 (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
                 - _DIVERSITY * _repeated(found, i, chosen)
+                - _SAME_PASSAGE * sum(found[j].passage is found[i].passage for j in chosen)
                 for i in left
             ]
         )

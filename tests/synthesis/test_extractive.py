@@ -201,6 +201,12 @@ def test_the_best_evidence_comes_first_and_a_model_reads_it_first():
     assert found.ranking == (2, 1)
 
 
+def test_of_sentences_that_are_nearly_as_good_one_of_another_passage_is_taken():
+    texts = ["Boats are of wood.", "Bread is baked at night.", "Pumps need oil. Pumps make noise.", "Pumps drink water."]
+    found = extract("pumps", [make_node(text, doc_id=text) for text in texts], max_sentences=2)
+    assert [citation.doc_id for citation in found.citations] == texts[2:]
+
+
 def test_headings_and_table_rules_are_never_quoted(handbook):
     for query in ("Meals", "Milestones step owner date", "Hotels 2.2"):
         for sentence, _ in parts(extract(query, handbook)):
