@@ -62,7 +62,7 @@ MASS = {"cut": 0.3, "facts": 0.5, "across": 0.4, "long": 2.0}
 UNANSWERABLE = 0.3
 #: What an answer counts without what vectors tell, beside the same answer with it.
 BLIND = 0.3
-BY_VECTORS = ("beyond", "contrast", "tailored", "margin", "behind", "accord", "unknown")
+BY_VECTORS = ("beyond", "contrast", "tailored", "margin", "behind", "unknown")
 #: What tells whether there is an answer, and not whether the cited passage has it.
 OF_THE_GATE = ("tailored",)
 PENALTY = 0.01  # of the square of every weight, in standard deviations of its figure

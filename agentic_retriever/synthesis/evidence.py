@@ -29,10 +29,8 @@ Figures = Mapping[str, float | None]
 
 _MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 _MAX_QUESTION_TERMS: Final = 128
-_LEAST_CORRELATED: Final = 4
 _LEAST_WEIGHT: Final = 0.25  # of a word that every node has: it may be what they are about
 AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
-_STILL: Final = 1e-9
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
@@ -82,19 +80,16 @@ def _by_words(
     asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
     if known.settled and passages and not terms:
-        return {"covered": 1.0, "reachable": 1.0, "absent": 0.0}
+        return {"reachable": 1.0, "absent": 0.0}
     if foreign or not passages or not terms:
-        return dict.fromkeys(("covered", "reachable", "absent", "unknown", "accord", "ahead"))
+        return dict.fromkeys(("reachable", "absent", "unknown", "ahead"))
     own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
-    covered = [_share(weights, there) for there in own]
     everywhere = frozenset[str]().union(*own)
     return {
-        "covered": covered[at],
-        "reachable": max(covered),
+        "reachable": max(_share(weights, there) for there in own),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
-        "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
         "ahead": _ahead(passages, at, known.by_words),
     }
 
@@ -108,15 +103,6 @@ def _ahead(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, flo
 
 def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:
     return math.fsum(weight for term, weight in weights.items() if term in there) / math.fsum(weights.values())
-
-
-def _accord(covered: Sequence[float], cosines: Sequence[float | None]) -> float | None:
-    """Correlation of what words and what vectors say of the passages; not known of fewer than four."""
-    pairs = [(share, cosine) for share, cosine in zip(covered, cosines, strict=True) if cosine is not None]
-    if len(pairs) < _LEAST_CORRELATED:
-        return None
-    columns = np.array(pairs).T
-    return float(np.corrcoef(columns)[0, 1]) if columns.std(axis=1).min() > _STILL else 0.0
 
 
 def _weights(

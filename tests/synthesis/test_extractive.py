@@ -71,11 +71,11 @@ def test_what_conditions_said_counts_as_found():
         figures_of("deeds in Phuket issued after 1990", passages, (), Evidence(settled=words))
         for words in ((), ("Phuket", "issued after 1990"))
     )
-    assert plain["covered"] < 0.5 < settled["covered"] == 1
+    assert plain["reachable"] < 0.5 < settled["reachable"] == 1
     nothing_else = figures_of("in Phuket", passages, (), Evidence(settled=("in Phuket",)))
-    assert (nothing_else["covered"], nothing_else["reachable"]) == (1, 1)
+    assert nothing_else["reachable"] == 1
     other = figures_of("deeds in Krabi after 1990", passages, (), Evidence(settled=("after 1990",)))
-    assert other["covered"] < 0.6  # for no deed is in Krabi
+    assert other["reachable"] < 0.6  # for no deed is in Krabi
 
 
 def test_a_passage_that_words_find_far_before_others_is_ahead():
@@ -330,10 +330,10 @@ def figures(query, nodes, known=None):
 
 def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     there = figures("How much is the daily allowance for meals in Germany?", handbook)
-    assert (there["covered"], there["absent"], there["absent_names"]) == (1.0, 0.0, 0.0)
+    assert (there["reachable"], there["absent"], there["absent_names"]) == (1.0, 0.0, 0.0)
     other = figures("How much is the daily allowance for meals in Gdansk?", handbook)
     assert other["absent_names"] > 0 < other["absent"]
-    assert other["covered"] < 1.0
+    assert other["reachable"] < 1.0
     assert figures("What does form Q-77 cost in Bolivia?", handbook)["absent"] > 0.5
     models = default_models()
     assert models.right.probability(other) < models.right.probability(there)
@@ -343,9 +343,9 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
 
 def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):
     query = "¿Cuánto es la dieta diaria para las comidas del viaje?"
-    assert figures(query, handbook)["covered"] is not None
+    assert figures(query, handbook)["reachable"] is not None
     seen = figures(query, handbook, nearness(3.0))
-    assert seen["covered"] is None
+    assert seen["reachable"] is None
     assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
 
 
