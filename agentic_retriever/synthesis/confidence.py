@@ -17,10 +17,9 @@ from agentic_retriever.schema import Record, frozen
 
 # The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
 SIGNS: Final[Mapping[str, int]] = frozen(
-    {"covered": 1, "reachable": 1, "lead": 1, "accord": 1, "ahead": 1, "first": 1}
-    | {"absent": -1, "unknown": -1, "documents": -1, "rank": -1}
+    {"reachable": 1, "ahead": 1, "absent": -1, "unknown": -1, "documents": -1}
     | {"absent_names": -1, "absent_codes": -1}
-    | {"beyond": 1, "contrast": 1, "margin": 1, "behind": -1, "unseen": 0}
+    | {"beyond": 1, "contrast": 1, "tailored": 1, "margin": 1, "behind": -1, "unseen": 0}
 )
 _LEAST_SUPPORTED: Final = 0.4
 _MOST_ODDS: Final = 60.0  # of a logarithm: a power far out would overflow

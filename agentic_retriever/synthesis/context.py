@@ -250,6 +250,12 @@ class Evidence:
     looked_up: frozenset[str] = frozenset()  # ids of the nodes that the question names by the number of their part
     settled: tuple[str, ...] = ()  # the words of the question that conditions say, which all nodes satisfy
 
+    def left_of(self, query: str) -> str:
+        """What a question asks beside its conditions: their words are neither sought in the passages nor missed."""
+        for words in self.settled:
+            query = query.replace(words, " ")
+        return query
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -29,10 +29,8 @@ Figures = Mapping[str, float | None]
 
 _MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 _MAX_QUESTION_TERMS: Final = 128
-_LEAST_CORRELATED: Final = 4
 _LEAST_WEIGHT: Final = 0.25  # of a word that every node has: it may be what they are about
 AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
-_STILL: Final = 1e-9
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
@@ -46,13 +44,11 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     by_cosines = _by_cosines(passages, at, known)
     # Words of another language say nothing, unless nothing else does either.
     foreign = not by_cosines["unseen"] and _is_foreign(query, passages[:1], known.profile)
-    for words in known.settled:  # neither sought in the passages nor missed there
-        query = query.replace(words, " ")
+    query = known.left_of(query)
     by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
     return {
-        "rank": math.log1p(at),
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
         **_by_names(query, passages, known.profile),
         **by_words,
@@ -84,47 +80,29 @@ def _by_words(
     asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
     if known.settled and passages and not terms:
-        return {"covered": 1.0, "reachable": 1.0, "absent": 0.0}
+        return {"reachable": 1.0, "absent": 0.0}
     if foreign or not passages or not terms:
-        return dict.fromkeys(("covered", "reachable", "absent", "unknown", "lead", "accord", "ahead", "first"))
+        return dict.fromkeys(("reachable", "absent", "unknown", "ahead"))
     own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
-    covered = [_share(weights, there) for there in own]
-    best = max(range(len(own)), key=covered.__getitem__)
-    others = [covered[i] for i in range(len(own)) if not _same_place(passages[i], passages[best])]
     everywhere = frozenset[str]().union(*own)
     return {
-        "covered": covered[at],
-        "reachable": covered[best],
+        "reachable": max(_share(weights, there) for there in own),
         "absent": 1 - _share(weights, everywhere),
         "unknown": unknown,
-        "lead": covered[best] - max(others, default=0.0),
-        "accord": _accord(covered, [known.cosines.get(passage.node_id) for passage in passages]),
-        **_by_scores(passages, at, known.by_words),
+        "ahead": _ahead(passages, at, known.by_words),
     }
 
 
-def _by_scores(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> dict[str, float | None]:
+def _ahead(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> float | None:
     """How far the cited passage is ahead of other places by its words, as a share of the best score."""
     best = max((scores.get(passage.node_id, 0.0) for passage in passages), default=0.0)
-    if best <= 0:
-        return {"ahead": None, "first": None}
-    mine = scores.get(passages[at].node_id, 0.0)
     others = [scores.get(one.node_id, 0.0) for one in passages if not _same_place(one, passages[at])]
-    return {"ahead": (mine - max(others, default=0.0)) / best, "first": float(mine >= best)}
+    return (scores.get(passages[at].node_id, 0.0) - max(others, default=0.0)) / best if best > 0 else None
 
 
 def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:
     return math.fsum(weight for term, weight in weights.items() if term in there) / math.fsum(weights.values())
-
-
-def _accord(covered: Sequence[float], cosines: Sequence[float | None]) -> float | None:
-    """Correlation of what words and what vectors say of the passages; not known of fewer than four."""
-    pairs = [(share, cosine) for share, cosine in zip(covered, cosines, strict=True) if cosine is not None]
-    if len(pairs) < _LEAST_CORRELATED:
-        return None
-    columns = np.array(pairs).T
-    return float(np.corrcoef(columns)[0, 1]) if columns.std(axis=1).min() > _STILL else 0.0
 
 
 def _weights(
@@ -185,6 +163,7 @@ def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) ->
         "unseen": 0.0,
         "contrast": None if known.unrelated is None else _contrast(near[best], known.query_vector, profile, by_chance),
         "beyond": _beyond(near[best], known.unrelated, profile),
+        "tailored": _tailored(known.query_vector, known.unrelated, profile),
         "margin": min(3.0, (near[best] - max(others)) / spread) if others else None,
         "behind": (near[best] - near[at]) / spread,
     }
@@ -202,6 +181,17 @@ def _beyond(best: float, unrelated: object, profile: IndexProfile) -> float | No
     cosines = _with_sample(unrelated, profile)
     spread = 0.0 if cosines is None else float(cosines.std())
     return None if cosines is None or not spread > 0 else (best - float(np.median(cosines.max(axis=0)))) / spread
+
+
+def _tailored(query_vector: object, unrelated: object, profile: IndexProfile) -> float | None:
+    """The same for cosines less what each node has with questions about nothing here: some are near to all of them."""
+    asked, others = _with_sample(query_vector, profile), _with_sample(unrelated, profile)
+    if asked is None or others is None or profile.nodes > len(asked) or (count := others.shape[1]) < 2:
+        return None
+    mean = others.mean(axis=1)
+    own, theirs = asked - mean, (others - mean[:, None]) * count / (count - 1)  # each less the mean of all but itself
+    spread = float(own.std())
+    return float(own.max() - np.median(theirs.max(axis=0))) / spread if spread > 0 else None
 
 
 def _with_sample(vectors: object, profile: IndexProfile) -> NDArray[np.float64] | None:

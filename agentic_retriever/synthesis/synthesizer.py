@@ -345,7 +345,7 @@ class Synthesizer:
         passages = context.assemble(nodes, max_chars=MAX_READ_CHARS)
         named = [passage for passage in passages if passage.node_id in evidence.looked_up]
         extraction = self._extractive.extract(
-            query,
+            evidence.left_of(query),
             named or passages,
             language=language,
             complexity=complexity,

@@ -71,11 +71,11 @@ def test_what_conditions_said_counts_as_found():
         figures_of("deeds in Phuket issued after 1990", passages, (), Evidence(settled=words))
         for words in ((), ("Phuket", "issued after 1990"))
     )
-    assert plain["covered"] < 0.5 < settled["covered"] == 1
+    assert plain["reachable"] < 0.5 < settled["reachable"] == 1
     nothing_else = figures_of("in Phuket", passages, (), Evidence(settled=("in Phuket",)))
-    assert (nothing_else["covered"], nothing_else["reachable"]) == (1, 1)
+    assert nothing_else["reachable"] == 1
     other = figures_of("deeds in Krabi after 1990", passages, (), Evidence(settled=("after 1990",)))
-    assert other["covered"] < 0.6  # for no deed is in Krabi
+    assert other["reachable"] < 0.6  # for no deed is in Krabi
 
 
 def test_a_passage_that_words_find_far_before_others_is_ahead():
@@ -84,7 +84,7 @@ def test_a_passage_that_words_find_far_before_others_is_ahead():
     ahead, behind = (
         figures_of("one thing", passages, cited, Evidence(by_words={"a": mine, "b": 4.0})) for mine in (8.0, 1.0)
     )
-    assert (ahead["ahead"], ahead["first"], behind["ahead"], behind["first"]) == (0.5, 1.0, -0.75, 0.0)
+    assert (ahead["ahead"], behind["ahead"]) == (0.5, -0.75)
 
 
 def test_asking_words_of_unspaced_scripts_are_no_terms():
@@ -199,6 +199,12 @@ def test_the_best_evidence_comes_first_and_a_model_reads_it_first():
     found = extract("Which kind of oil do alpha pumps need every month?", nodes)
     assert found.citations[0].doc_id == "b"
     assert found.ranking == (2, 1)
+
+
+def test_of_sentences_that_are_nearly_as_good_one_of_another_passage_is_taken():
+    texts = ["Boats are of wood.", "Bread is baked at night.", "Pumps need oil. Pumps are loud.", "Pumps drink water."]
+    found = extract("pumps", [make_node(text, doc_id=text) for text in texts], max_sentences=2)
+    assert [citation.doc_id for citation in found.citations] == texts[2:]
 
 
 def test_headings_and_table_rules_are_never_quoted(handbook):
@@ -324,10 +330,10 @@ def figures(query, nodes, known=None):
 
 def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     there = figures("How much is the daily allowance for meals in Germany?", handbook)
-    assert (there["covered"], there["absent"], there["absent_names"]) == (1.0, 0.0, 0.0)
+    assert (there["reachable"], there["absent"], there["absent_names"]) == (1.0, 0.0, 0.0)
     other = figures("How much is the daily allowance for meals in Gdansk?", handbook)
     assert other["absent_names"] > 0 < other["absent"]
-    assert other["covered"] < 1.0
+    assert other["reachable"] < 1.0
     assert figures("What does form Q-77 cost in Bolivia?", handbook)["absent"] > 0.5
     models = default_models()
     assert models.right.probability(other) < models.right.probability(there)
@@ -337,10 +343,22 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
 
 def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):
     query = "¿Cuánto es la dieta diaria para las comidas del viaje?"
-    assert figures(query, handbook)["covered"] is not None
+    assert figures(query, handbook)["reachable"] is not None
     seen = figures(query, handbook, nearness(3.0))
-    assert seen["covered"] is None
+    assert seen["reachable"] is None
     assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
+
+
+def test_a_node_that_is_near_to_all_questions_says_less_of_one(handbook, nearness):
+    known = nearness(3.0)
+    hub = known.unrelated.mean(axis=0) / np.linalg.norm(known.unrelated.mean(axis=0))
+    profile = replace(known.profile, sample=np.vstack([hub, known.profile.sample[1:]]))
+    to_hub, to_another, to_part = (
+        figures("meals", handbook, replace(known, profile=of, query_vector=vector))["tailored"]
+        for of, vector in ((profile, hub), (profile, profile.sample[5]), (replace(profile, nodes=99), hub))
+    )
+    assert 0 < to_hub < to_another - 0.5
+    assert to_part is None
 
 
 LAMPS_BY_KIND = """# Anexo

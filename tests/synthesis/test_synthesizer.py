@@ -140,6 +140,14 @@ def test_the_number_of_passages_can_be_limited(most, expected):
     assert len(assemble(nodes, max_chars=10_000, max_passages=most)) == expected
 
 
+def test_words_of_conditions_choose_no_sentence():
+    query = "What do the 2025 policies of the finance department say about gifts?"
+    nodes = [make_node("The finance department has policies of 2025. Gifts above 50 euro are returned.")]
+    known = Evidence(settled=("2025", "policies", "finance department"))
+    writer = Synthesizer(ExtractiveSynthesizer(1), answered_from=0.0)
+    assert writer.synthesize(query, nodes, evidence=known).text == "Gifts above 50 euro are returned. [1]"
+
+
 QUERY = "How much is the daily allowance for meals in Germany?"
 FACT = "The daily allowance for meals is EUR 48 in Germany."
 
