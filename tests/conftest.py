@@ -28,6 +28,9 @@ _numbers = itertools.count()
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 _MEMORY, _LEAST_FREE = Path("/dev/shm"), 2 << 30
+for name in ("QDRANT_URL", "QDRANT_API_KEY"):  # for tests of the server alone: every command would make indexes there
+    if name in os.environ:
+        os.environ[f"TEST_{name}"] = os.environ.pop(name)
 _CLOCKS = {"within", "took", "perf_counter", "monotonic", "thread_time", "process_time", "takes_linear_time"}
 
 

@@ -24,10 +24,10 @@ def memory_server() -> StoreServer:
 
 def real_link() -> QdrantLink:
     """The server that QDRANT_URL names; skips the test where none answers."""
-    url = os.environ.get("QDRANT_URL", "")
+    url = os.environ.get("TEST_QDRANT_URL", "")
     if not url:
         pytest.skip("no Qdrant server: QDRANT_URL is not set")
-    link = QdrantLink(url, api_key=Secret(os.environ.get("QDRANT_API_KEY", "")), timeout_s=30)
+    link = QdrantLink(url, api_key=Secret(os.environ.get("TEST_QDRANT_API_KEY", "")), timeout_s=30)
     try:
         link.check(2.0)
     except StoreError as err:

@@ -17,6 +17,7 @@ _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คื
 _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:is|are|es|est|คือ|เป็น)[\s:=\"'(]*)?")
 _SET_OFF_RE: Final = re.compile(r"(?:[,;:] ?| ?[(\[]| - ?)\"?\Z")  # before what stands alone
 _CLOSING_RE: Final = re.compile(r"\W*(?:[12][0-9]{3}\W*)?")  # behind it
+_SENTENCE_END_RE: Final = re.compile(r"\w\w[.?!] ")
 _WORD_RE: Final = re.compile(r"\w")
 
 
@@ -45,12 +46,14 @@ class Question:
         """Return how sure a value is at least that is all that is asked, or stands alone beside other words.
 
         So it does before a colon that opens a question, and behind the last comma, bracket or dash, as in "paging,
-        Denning" and "paging (Denning, 1968)".
+        Denning" and "paging (Denning, 1968)", but not at the end of several sentences, which may quote a source there.
         """
         opens = _WORD_RE.search(self.text, 0, start) is None
         if opens and self.is_last(end):
             return _WHOLE
         is_marked = opens or _SET_OFF_RE.search(self.text, max(0, start - 4), start)
+        if is_marked and _SENTENCE_END_RE.search(self.text, 0, start):
+            return None
         closes = _CLOSING_RE.fullmatch(self.text, end) or (opens and self.text[end : end + 1] == ":")
         return _SET_OFF if is_marked and closes else None
 
