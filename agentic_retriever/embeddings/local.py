@@ -178,18 +178,19 @@ class _OnnxE5:
         self._one = self._two = _session(encoder)
         if usable_cores() > 1:
             self._two = _session(encoder, threads=2)
-        self._turn, self._pid = threading.Lock(), os.getpid()
+        self._running: list[str] = []  # texts
+        self._pid = os.getpid()
 
     def embed(self, text: str, *, is_query: bool) -> Vector:
         windows = self._e5.windows(_PREFIXES["query" if is_query else "passage"] + text)
-        # A question has two cores unless another has; a child of this process does not have the second's thread.
-        is_first = is_query and self._pid == os.getpid() and self._turn.acquire(blocking=False)
-        session = self._two if is_first else self._one  # with the same bits
+        # A question has two cores where nothing else is embedded; a child of this process lacks the second's thread.
+        self._running.append(text)
+        is_alone = is_query and len(self._running) == 1 and self._pid == os.getpid()
+        session = self._two if is_alone else self._one  # with the same bits
         try:
             means = [(len(window[0]) - 2) * session.run(None, {"x": window})[0][0] for window in windows]
         finally:
-            if is_first:
-                self._turn.release()
+            self._running.pop()
         return _unit(np.sum(means, axis=0))
 
 
