@@ -103,16 +103,16 @@ def _measured(
         same = _shared(list(map(by_server[kind], compared)), list(map(by_embedded[kind], compared)))
         for clients in CLIENTS:
             rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, f"{size}; {same}")]
-    return rows + _quantized(link, _vectors(count), size)
+    return rows + _quantized(link, store.dense_vector_name, _vectors(count), size)
 
 
-def _quantized(link: QdrantLink, asked: Sequence[list[float]], size: str) -> list[Row]:
+def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: str) -> list[Row]:
     """Search by one client with vectors as they are, as 8-bit numbers and as bits, with and without rescoring."""
     from qdrant_client import models as api
 
     def found(vector: list[float], params: api.SearchParams) -> set[str]:
         answer = link.call("search", lambda client: client.query_points(
-            COLLECTION, vector, limit=TOP_K, search_params=params, with_payload=False))  # fmt: skip
+            COLLECTION, vector, using=name, limit=TOP_K, search_params=params, with_payload=False))  # fmt: skip
         return {str(point.id) for point in answer.points}
 
     int8 = api.ScalarQuantization(scalar=api.ScalarQuantizationConfig(type=api.ScalarType.INT8, always_ram=True))

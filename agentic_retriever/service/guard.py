@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import secrets
 import time
@@ -45,8 +46,8 @@ LEAST_PLACES: Final = 2  # else one for each core: more answers that are compute
 WITH_MODEL: Final = 64  # where a model writes, which is mostly waited for
 WAITING: Final = 8  # who may wait for each place
 WAIT_S: Final = 5.0
-WAIT_IN_CROWD_S: Final = 0.25
-LASTING_S: Final = 0.5  # somebody always waits
+WAIT_IN_CROWD_S: Final = 0.05
+LASTING_S: Final = 0.5  # since somebody was turned away
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL_HOST: Final = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -178,15 +179,15 @@ _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2,
 class Places:
     """Places for what is under way at once, and a short wait for one, in turn.
 
-    A burst that is soon over turns nobody away. In a crowd that lasts, the wait is so short that those who get in are
-    still answered quickly, and the others come again.
+    Who finds room to wait gets a place in time. While others have to be turned away, the wait is so short that those
+    who get in are still answered quickly, and the others come again.
     """
 
     def __init__(self, most: int, *, most_waiting: int = 0, timer: Callable[[], float] = time.monotonic) -> None:
         self.most, self.held = most, 0
         self._most_waiting, self._timer = most_waiting, timer
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._crowded_since = 0.0
+        self._refused_at = -math.inf
 
     async def take(self) -> bool:
         """Take a place, which is to be given back; ``False`` if there is none."""
@@ -194,10 +195,9 @@ class Places:
             self.held += 1
             return True
         if len(self._waiting) >= self._most_waiting:
+            self._refused_at = self._timer()
             return False
-        if not self._waiting:
-            self._crowded_since = self._timer()
-        lasting = self._timer() - self._crowded_since > LASTING_S
+        lasting = self._timer() - self._refused_at < LASTING_S
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -209,6 +209,8 @@ class Places:
         finally:
             if not turn.done():
                 self._waiting.remove(turn)
+        if not turn.done():
+            self._refused_at = self._timer()
         return turn.done()
 
     def give_back(self) -> None:

@@ -333,14 +333,18 @@ async def test_a_burst_gets_its_places_in_turn(patience):
 async def test_in_a_crowd_that_lasts_nobody_waits_for_long(patience):
     patience(60.0)
     now = [0.0]
-    places = Places(1, most_waiting=9, timer=lambda: now[0])
+    places = Places(1, most_waiting=1, timer=lambda: now[0])
     await places.take()
     [first] = await queued(places, 1)
-    now[0] = 61.0
-    assert await places.take() is False
+    assert await places.take() is False  # no room
     places.give_back()
     assert await first is True
-    [calm] = await queued(places, 1)  # nobody waited any more
+    now[0] = 0.3
+    assert await places.take() is False  # there is room, but others were just turned away
+    now[0] = 0.7
+    assert await places.take() is False  # as this one was
+    now[0] = 1.5
+    [calm] = await queued(places, 1)
     places.give_back()
     assert await calm is True
 
