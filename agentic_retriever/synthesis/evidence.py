@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from statistics import NormalDist
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,34 +159,35 @@ def _by_cosines(passages: Sequence[ContextPassage], at: int, known: Evidence) ->
     others = [near[i] for i in range(len(near)) if not _same_place(passages[i], passages[best])]
     by_chance = NormalDist().inv_cdf(2 ** (-1 / profile.nodes))
     spread = profile.background_std
+    asked, unrelated = _with_sample(known.query_vector, profile), _with_sample(known.unrelated, profile)
     return {
         "unseen": 0.0,
-        "contrast": None if known.unrelated is None else _contrast(near[best], known.query_vector, profile, by_chance),
-        "beyond": _beyond(near[best], known.unrelated, profile),
-        "tailored": _tailored(known.query_vector, known.unrelated, profile),
+        "contrast": None if known.unrelated is None else _contrast(near[best], asked, by_chance),
+        "beyond": _beyond(near[best], unrelated),
+        "tailored": _tailored(asked, unrelated, profile.nodes),
         "margin": min(3.0, (near[best] - max(others)) / spread) if others else None,
         "behind": (near[best] - near[at]) / spread,
     }
 
 
-def _contrast(best: float, query_vector: object, profile: IndexProfile, by_chance: float) -> float | None:
+_Cosines: TypeAlias = NDArray[np.float64] | None  # of sampled nodes, if they are known
+
+
+def _contrast(best: float, cosines: _Cosines, by_chance: float) -> float | None:
     """How far the best cosine stands above this question's cosines with sampled nodes, in their standard deviations."""
-    cosines = _with_sample(query_vector, profile)
     spread = 0.0 if cosines is None else float(cosines.std())
     return None if cosines is None or not spread > 0 else (best - float(cosines.mean())) / spread - by_chance
 
 
-def _beyond(best: float, unrelated: object, profile: IndexProfile) -> float | None:
+def _beyond(best: float, cosines: _Cosines) -> float | None:
     """How far it stands above what questions reach that are about nothing here, in standard deviations of theirs."""
-    cosines = _with_sample(unrelated, profile)
     spread = 0.0 if cosines is None else float(cosines.std())
     return None if cosines is None or not spread > 0 else (best - float(np.median(cosines.max(axis=0)))) / spread
 
 
-def _tailored(query_vector: object, unrelated: object, profile: IndexProfile) -> float | None:
+def _tailored(asked: _Cosines, others: _Cosines, nodes: int) -> float | None:
     """The same for cosines less what each node has with questions about nothing here: some are near to all of them."""
-    asked, others = _with_sample(query_vector, profile), _with_sample(unrelated, profile)
-    if asked is None or others is None or profile.nodes > len(asked) or (count := others.shape[1]) < 2:
+    if asked is None or others is None or nodes > len(asked) or (count := others.shape[1]) < 2:
         return None
     mean = others.mean(axis=1)
     own, theirs = asked - mean, (others - mean[:, None]) * count / (count - 1)  # each less the mean of all but itself
@@ -194,7 +195,7 @@ def _tailored(query_vector: object, unrelated: object, profile: IndexProfile) ->
     return float(own.max() - np.median(theirs.max(axis=0))) / spread if spread > 0 else None
 
 
-def _with_sample(vectors: object, profile: IndexProfile) -> NDArray[np.float64] | None:
+def _with_sample(vectors: object, profile: IndexProfile) -> _Cosines:
     """Cosines of sampled nodes with a unit vector or several, ``(nodes, ...)``."""
     given, sample = np.asarray(vectors if vectors is not None else (), dtype=float), profile.sample
     if not given.size or sample.ndim != 2 or len(sample) < _MIN_NODES or sample.shape[1] != given.shape[-1]:
