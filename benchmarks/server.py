@@ -1,4 +1,4 @@
-"""A Qdrant server beside the embedded store: ingestion, building, memory, and questions of several clients at once.
+"""A Qdrant server beside the embedded store: ingestion, graphs, memory, and questions of several clients at once.
 
 ``QDRANT_URL=http://localhost:6333 python -m benchmarks server [--nodes N]``. ``QDRANT_STORAGE`` names the server's
 folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process. At the end
@@ -12,6 +12,7 @@ import re
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -44,7 +45,6 @@ _ASKED = 1_000_003  # seed of the questions; with that of the centres each would
 _CLUSTER = 200  # nodes, on average
 _SPREAD = 0.8  # of a cluster, where its centre has length 1
 _PEER = "embedded"
-_CANDIDATES = 256  # that a search keeps, as the store asks for
 _COMPARED = 50  # questions whose results are held against exact search
 _RESTS_S = 2.0  # a server that has had nothing to do for so long has built its graphs
 
@@ -71,15 +71,16 @@ def run(options: Options) -> list[Row]:
     store = QdrantServerVectorStore(link, COLLECTION, keywords=True)
     try:
         with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as embedded:
-            return _measured(link, store, embedded, options.nodes or NODES, version)
+            return _measured(link, store, embedded, Path(folder), options.nodes or NODES, version)
     finally:
         link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
         link.close()
 
 
 def _measured(
-    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, count: int, version: str
-) -> list[Row]:
+    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, folder: Path, count: int,
+    version: str,
+) -> list[Row]:  # fmt: skip
     taken, texts = [0.0, 0.0], dict[str, str]()
     for batch in clustered(count):
         texts.update((node.node_id, node.text) for node in batch)
@@ -87,28 +88,69 @@ def _measured(
             start = time.perf_counter()
             made.add(batch)
             taken[i] += time.perf_counter() - start
+        if len(texts) == len(batch):
+            _let_build(link, store.dense_vector_name, False)
+    before = _space()
+    _let_build(link, store.dense_vector_name, True)
     built_s, graph = _built(link)
     say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1]:.1f} s")
     size = f"{count:,} x {DIMENSION}, Qdrant {version}"
     rows = [
         Row(
             name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER,
-            peer_value=count / taken[1], note=f"{size}; with sparse vectors and payload indexes; {_space()}",
+            peer_value=count / taken[1], note=f"{size}; with sparse vectors and payload indexes; {before}",
         ),
-        Row(name="server: graph built after that", ours=built_s * 1000, note=f"{size}; {graph:,} vectors indexed"),
+        Row(
+            name="server: graph built after that", ours=built_s * 1000,
+            note=f"{size}; {graph:,} vectors indexed; {_space()}",
+        ),
     ]  # fmt: skip
     by_server, by_embedded = _searches(store), _embedded_searches(embedded, store, texts)
-    for kind, inputs in _inputs(list(texts.values())).items():
-        compared = inputs[:_COMPARED]
-        same = _shared(list(map(by_server[kind], compared)), list(map(by_embedded[kind], compared)))
+    asked = _inputs(list(texts.values()))
+    exact = {kind: [by_embedded[kind](one) for one in inputs[:_COMPARED]] for kind, inputs in asked.items()}
+    rows += _embedded_graph(embedded, folder, size)
+    for kind, inputs in asked.items():
+        found = (
+            _shared([call(one) for one in inputs[:_COMPARED]], exact[kind])
+            for call in (by_server[kind], by_embedded[kind])
+        )
+        note = "{}; server found {}, embedded {} of what exact search finds".format(size, *found)
         for clients in CLIENTS:
-            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, f"{size}; {same}")]
+            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, note)]
+            say(f"  {rows[-1].name}: {rows[-1].ours} {rows[-1].note}")
     return rows + _quantized(link, store.dense_vector_name, _vectors(count), size)
+
+
+def _let_build(link: QdrantLink, name: str, allowed: bool) -> None:
+    """Let the server build graphs or not: while nodes come in it would build and join many, and take their time."""
+    from qdrant_client import models as api
+
+    graph = api.HnswConfigDiff(m=16 if allowed else 0)  # 16 is the server's default
+    link.call("set the graph", lambda client: client.update_collection(
+        COLLECTION, vectors_config={name: api.VectorParamsDiff(hnsw_config=graph)}))  # fmt: skip
+
+
+def _embedded_graph(store: QdrantEdgeVectorStore, folder: Path, size: str) -> list[Row]:
+    """Build the embedded store's graph, as documents that are added do where there are nodes enough for one."""
+    before, start = _spent(), time.perf_counter()
+    nodes = store.build_graph()
+    built_s, used = time.perf_counter() - start, _spent() - before
+    note = f"{size}; of {nodes:,} nodes, {used:.0f} s of the processor; disk {_disk(folder):,.0f} MB"
+    say(f"  embedded: graph in {built_s:.1f} s {note}")
+    return [Row(name="server: graph built by the embedded store", ours=built_s * 1000, note=note)] if nodes else []
+
+
+def _spent() -> float:
+    """Return the seconds of the processor that this process and those it has waited for have used."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: str) -> list[Row]:
     """Search by one client with vectors as they are, as 8-bit numbers and as bits, with and without rescoring."""
     from qdrant_client import models as api
+
+    from agentic_retriever.stores.server import GRAPH_EFFORT
 
     def found(vector: list[float], params: api.SearchParams) -> set[str]:
         answer = link.call("search", lambda client: client.query_points(
@@ -128,9 +170,10 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
             built_s, _ = _built(link)
         for times in oversampled:
             rescored = api.QuantizationSearchParams(rescore=times is not None, oversampling=times)
-            params = api.SearchParams(hnsw_ef=_CANDIDATES, quantization=rescored)
+            params = api.SearchParams(hnsw_ef=GRAPH_EFFORT, quantization=rescored)
             told = f"{kind}, {times:g} times the candidates rescored" if times else kind
             kept = _shared([found(vector, params) for vector in asked[:_COMPARED]], exact)
+            kept += " of what exact search finds"
             taken, pace = _timed(partial(found, params=params), asked, 1)
             note = f"{size}; {pace}; {kept}; quantized in {built_s:.0f} s; {_space()}"
             rows.append(Row(name=f"server: {told}", ours=taken[0], ours_p95=taken[1], note=note))
@@ -249,7 +292,7 @@ def _timed(call: Callable[[Any], object], inputs: Sequence[object], clients: int
 def _shared(ours: Sequence[set[str]], exact: Sequence[set[str]]) -> str:
     wanted = sum(map(len, exact))
     kept = sum(len(mine & theirs) for mine, theirs in zip(ours, exact, strict=True))
-    return f"{kept / max(1, wanted):.3f} of what exact search finds"
+    return f"{kept / max(1, wanted):.3f}"
 
 
 def _built(link: QdrantLink) -> tuple[float, int]:
@@ -275,5 +318,13 @@ def _space() -> str:
     folder = os.environ.get("QDRANT_STORAGE")
     if folder is None:
         return f"{memory}, disk not measured"
-    used = sum(path.stat().st_blocks * 512 for path in Path(folder, "collections", COLLECTION).rglob("*"))
-    return f"{memory}, disk {used / 2**20:,.0f} MB"
+    return f"{memory}, disk {_disk(Path(folder, 'collections', COLLECTION)):,.0f} MB"
+
+
+def _disk(folder: Path) -> float:
+    used = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # a server goes on tidying up
+                used += Path(place, name).stat().st_blocks * 512
+    return used / 2**20

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import data, harness, machine
+from agentic_retriever.errors import StoreError
+from benchmarks import data, harness, machine, server_faults
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.harness import BenchmarkSkippedError, Options, Row, Timing, Unit
 
@@ -239,3 +240,12 @@ class TestData:
         assert len({node.node_id for node in nodes}) == 1_500
         left = [sum(matches(node.metadata, one) for node in nodes) / 1_500 for one in filters]
         assert all(0.005 < share < 0.08 for share in left)
+
+
+def test_work_at_a_server_counts_what_fails_and_acknowledged_nodes_that_are_gone():
+    store = Mock(add=Mock(side_effect=[["a", "b"], StoreError("full")]), node_ids=lambda: ["a"])
+    work = server_faults.Work()
+    work.write(store, [[Mock(node_id="a"), Mock(node_id="b")], [Mock(node_id="c")]])
+    told = work.told(store)
+    assert (told["failed"], told["errors"]) == ({"queries": 0, "writes": 1}, {"StoreError: full": 1})
+    assert (told["acknowledged"], told["lost"]) == (2, 1)

@@ -270,7 +270,7 @@ def _without_body(err: Exception) -> Exception:
 
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
-_GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
+GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
 _ACTIONS: Final = {
     "client": "connect",
@@ -552,7 +552,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         return {"query": side.tolist(), "using": self.dense_vector_name}
 
     def _params(self, limit: int) -> models.SearchParams | None:
-        return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(_GRAPH_EFFORT, limit))
+        return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(GRAPH_EFFORT, limit))
 
     def __copy__(self) -> Self:
         sparse = None if self._words is None else self._words.sparse

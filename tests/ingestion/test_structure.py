@@ -32,7 +32,7 @@ def outline(text):
         ("ARTÍCULO 4 bis.- Plazos", "ARTÍCULO 4 bis.- Plazos", "", "4 bis"), ("Art. 5", "Art. 5", "", "5"),
         ("Art. 5º Prazo", "Art. 5º Prazo", "", "5"), ("มาตรา 12", "มาตรา 12", "", "12"),
         ("มาตรา ๑๒", "มาตรา ๑๒", "", "12"), ("หมวด ๒ บททั่วไป", "หมวด ๒ บททั่วไป", "", ""),
-        ("Annex II", "Annex II", "", ""),
+        ("Annex II", "Annex II", "", "")
     ],
 )  # fmt: skip
 def test_a_heading_on_its_own_line(line, path, number, article):
@@ -70,7 +70,7 @@ def test_an_article_whose_text_begins_on_its_line(line, path, article):
         "```\n# a comment in code\n1.2 Scope\n```\n", "- item\n---\n", "---\n",
         "- 1.2 Faster\n\n  Text.\n\n- 1.3 Smaller\n\n  Text.\n", "- 1. One\n\n  Text.\n\n- 2. Two\n\n  Text.\n",
         "- 5.1. Las luces de un mismo par se montan juntas.\n- 5.2. Ninguna luz puede verse desde detrás.\n",
-        "- 1.1. Alcance\n- 1.2. Luces\n- 1.3. Frenos\n- 1.4. Ruido\n\nTexto.\n",
+        "- 1.1. Alcance\n- 1.2. Luces\n- 1.3. Frenos\n- 1.4. Ruido\n\nTexto.\n"
     ],
 )  # fmt: skip
 def test_what_only_looks_like_a_heading(text):
@@ -110,11 +110,7 @@ def test_what_only_looks_like_a_heading(text):
         ),
         pytest.param(
             f"# Anexo\n\n## 5. Otras\n\n{BODY}\n6. Luces\n\n{BODY}\n## 7. Frenos\n\n{BODY}\n8. Fin\n\n{BODY}",
-            [
-                ("Anexo > 5. Otras", "5", ""),
-                ("Anexo > 6. Luces", "6", ""),
-                ("Anexo > 7. Frenos", "7", ""),
-            ],
+            [("Anexo > 5. Otras", "5", ""), ("Anexo > 6. Luces", "6", ""), ("Anexo > 7. Frenos", "7", "")],
             id="a single number fills the gap between markdown headings, and does not go on behind them",
         ),
         pytest.param(
@@ -238,7 +234,7 @@ def test_hostile_lines_take_linear_time(line):
         ("Intro:\n| a | b |\n| 1 | 2 |\nAfter", ["text", "table", "text"]), ("this | that\nis prose", ["text"]),
         ("```python\nx = 1\n\ny = 2\n```\nafter", ["code", "text"]), ("~~~\n```\n~~~", ["code"]),
         ("````\n```\n````", ["code"]), ("Quedan excluidos:\n- a\n- b\n", ["text", "list"]),
-        ("1. one\n2. two\n   still two\n", ["list"]), ("# A\ntext\n## B\n", ["heading", "text", "heading"]),
+        ("1. one\n2. two\n   still two\n", ["list"]), ("# A\ntext\n## B\n", ["heading", "text", "heading"])
     ],
 )  # fmt: skip
 def test_kinds(text, expected):

@@ -138,19 +138,25 @@ def test_many_workers_process_each_document_once(bench, monkeypatch):
     assert index.count() == sum(record.total_chunks for record in done) == 24
 
 
-def test_a_worker_that_stops_gives_its_document_back(bench, gate, monkeypatch):
+@pytest.fixture
+def held(bench, gate, monkeypatch):
+    """A record, and its worker, who waits with the texts to embed until the gate opens."""
     began, real = threading.Event(), Indexer._embedded
 
-    def held(self, nodes):
+    def embedded(self, nodes):
         began.set()
         gate.wait(20)
         return real(self, nodes)
 
-    monkeypatch.setattr(Indexer, "_embedded", held)
-    record = bench.upload()
-    worker = bench.worker()
+    monkeypatch.setattr(Indexer, "_embedded", embedded)
+    record, worker = bench.upload(), bench.worker()
     worker.start()
     assert began.wait(20)
+    return record, worker
+
+
+def test_a_worker_that_stops_gives_its_document_back(bench, gate, held):
+    record, worker = held
     assert bench.documents.get(record.id).status is DocumentStatus.PROCESSING
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
@@ -162,20 +168,8 @@ def test_a_worker_that_stops_gives_its_document_back(bench, gate, monkeypatch):
 
 
 @pytest.mark.parametrize("change", ["deactivate", "delete", "update"])
-def test_what_is_changed_while_it_is_processed_is_not_written_from_before(bench, gate, monkeypatch, change):
-    began, real = threading.Event(), Indexer._embedded
-
-    def held(self, nodes):
-        if not gate.is_set():
-            began.set()
-            gate.wait(20)
-        return real(self, nodes)
-
-    monkeypatch.setattr(Indexer, "_embedded", held)
-    record = bench.upload()
-    worker = bench.worker()
-    worker.start()
-    assert began.wait(20)
+def test_what_is_changed_while_it_is_processed_is_not_written_from_before(bench, gate, held, change):
+    record, worker = held
     options = {"tags": ["new"]} if change == "update" else {}
     getattr(bench.documents, change)(record.id, **options)
     gate.set()
