@@ -81,9 +81,11 @@ def _measured(
     link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, folder: Path, count: int,
     version: str,
 ) -> list[Row]:  # fmt: skip
+    from agentic_retriever.stores.points import searched_text
+
     taken, texts = [0.0, 0.0], dict[str, str]()
     for batch in clustered(count):
-        texts.update((node.node_id, node.text) for node in batch)
+        texts.update((node.node_id, searched_text(node)) for node in batch)
         for i, made in enumerate((store, embedded)):
             start = time.perf_counter()
             made.add(batch)

@@ -16,7 +16,7 @@ DONE = {"operation_id": 1, "status": "completed"}
 class QdrantServer(LoopbackServer):
     """Speaks as much of Qdrant's REST interface as the package uses.
 
-    ``faults`` are served first, one a request: a status, ``"hang"`` or ``"html"``. ``always`` is served every time.
+    ``faults`` are served first, one a request: a status, ``"hang"``, ``"full"`` or ``"html"``; ``always`` every time.
     """
 
     protocol_version = "HTTP/1.1"
@@ -37,6 +37,8 @@ class QdrantServer(LoopbackServer):
             fault = self.faults.pop(0) if self.faults else self.always
         if fault == "hang":
             self.released.wait(20)
+        elif fault == "full":
+            self._send(handler, 500, {"status": {"error": f"No space left on device: WAL {self.key}"}})
         elif fault == "html":
             self._send(handler, 200, "<html>hello</html>", "text/html")
         elif isinstance(fault, int):

@@ -229,7 +229,8 @@ class QdrantLink:
             if status in {401, 403}:
                 told = f"{place} refuses the key ({status}); set QDRANT_API_KEY to a key that may write"
             elif status == 429 or status >= 500:
-                told = f"{place} fails ({status}); see its log"
+                is_full = b"No space left" in err.content
+                told = f"{place} {'has no disk space left; free some' if is_full else f'fails ({status}); see its log'}"
                 again_s = wait_s
             else:
                 told = f"{place} answers {status}; it may be too old (1.18 or newer is needed), see its log"

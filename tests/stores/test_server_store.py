@@ -28,6 +28,7 @@ from agentic_retriever.testing.store_contract import VectorStoreContract, contra
 from agentic_retriever.threads import Breaker, BreakerState
 
 CANARY = "canary-key-4711"
+DOWN = errors.StoreUnreachableError
 
 
 class TestInMemory(VectorStoreContract):
@@ -165,10 +166,9 @@ def faulty():
 
 @pytest.mark.parametrize(
     ("fault", "tries", "error", "says"),
-    [(500, 3, errors.StoreUnreachableError, "fails"), (503, 3, errors.StoreUnreachableError, "fails"),
-     (429, 3, errors.StoreUnreachableError, "429"), (401, 1, errors.StoreUnreachableError, "QDRANT_API_KEY"),
-     (403, 1, errors.StoreUnreachableError, "QDRANT_API_KEY"), (404, 1, errors.StoreDamagedError, "gone"),
-     (400, 1, errors.StoreUnreachableError, "400"), ("html", 1, errors.StoreUnreachableError, "no Qdrant server")],
+    [(500, 3, DOWN, "fails"), (503, 3, DOWN, "fails"), (429, 3, DOWN, "429"), ("full", 3, DOWN, "disk"),
+     (401, 1, DOWN, "QDRANT_API_KEY"), (403, 1, DOWN, "QDRANT_API_KEY"), (400, 1, DOWN, "400"),
+     (404, 1, errors.StoreDamagedError, "gone"), ("html", 1, DOWN, "no Qdrant server")],
 )  # fmt: skip
 def test_faults_of_a_server_are_typed_and_retried_where_that_helps(faulty, fault, tries, error, says):
     server, store = faulty
