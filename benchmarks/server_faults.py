@@ -105,6 +105,7 @@ class Work:
     slowest_s: float = 0.0
     written: list[str] = field(default_factory=list)  # ids of acknowledged nodes
     over: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, number: int, store: QdrantServerVectorStore, vectors: list[list[float]]) -> None:
         words = store.words
@@ -130,17 +131,16 @@ class Work:
                 self.over.wait(0.1)
 
     def _count(self, kind: str, call: Callable[[], object]) -> bool:
-        start = time.monotonic()
+        start, failed = time.monotonic(), list[str]()
         try:
             call()
         except StoreError as err:
-            self.failures[kind] += 1
-            self.failures[f"{type(err).__name__}: {str(err)[:160]}"] += 1
-            return False
-        finally:
+            failed = [kind, f"{type(err).__name__}: {str(err)[:160]}"]
+        with self.lock:  # of all clients
             self.asked[kind] += 1
+            self.failures.update(failed)
             self.slowest_s = max(self.slowest_s, time.monotonic() - start)
-        return True
+        return not failed
 
     def told(self, store: QdrantServerVectorStore) -> dict[str, object]:
         there = {str(node_id) for node_id in store.node_ids()}
@@ -165,7 +165,7 @@ def measure(program: Path, folder: Path, case: str, seconds: float) -> dict[str,
         store = QdrantServerVectorStore(link, COLLECTION, keywords=True)
         undo.callback(link.close)
 
-        def fault() -> None:
+        def fault(_: Work) -> None:
             nodes[which].send(how)
             time.sleep(seconds)
             nodes[which].send(signal.SIGCONT) if how == signal.SIGSTOP else nodes[which].start()
@@ -189,27 +189,26 @@ def measure_full(program: Path, small: Path) -> dict[str, object]:
         undo.callback(link.close)
         ballast = folder / "ballast"
 
-        def fault() -> None:
+        def fault(work: Work) -> None:
             ballast.write_bytes(b"\1" * max(0, shutil.disk_usage(folder).free - _BALLAST_MB * 2**20))
-            _wait(lambda: running.failures["writes"] >= 3)
-            before = dict(running.failures), dict(running.asked)
+            _wait(lambda: work.failures["writes"] >= 3)
+            asked, failed = work.asked["queries"], work.failures["queries"]
             time.sleep(AFTERWARDS_S)
             told["while_full"] = {
-                "queries": running.asked["queries"] - before[1]["queries"],
-                "failed_queries": running.failures["queries"] - before[0].get("queries", 0),
+                "queries": work.asked["queries"] - asked,
+                "failed_queries": work.failures["queries"] - failed,
                 "free_mb": round(shutil.disk_usage(folder).free / 2**20, 1),
             }
             ballast.unlink()
-            acknowledged = len(running.written)
+            acknowledged = len(work.written)
             time.sleep(AFTERWARDS_S)
-            told["acknowledged_after"] = len(running.written) - acknowledged
+            told["acknowledged_after"] = len(work.written) - acknowledged
 
-        running = Work()
-        return {"case": "full"} | _under_load(store, fault, running).told(store) | told
+        return {"case": "full"} | _under_load(store, fault).told(store) | told
 
 
-def _under_load(store: QdrantServerVectorStore, fault: Callable[[], None], work: Work | None = None) -> Work:
-    work, batches = work or Work(), clustered(1_000 * BATCH)
+def _under_load(store: QdrantServerVectorStore, fault: Callable[[Work], None]) -> Work:
+    work, batches = Work(), clustered(1_000 * BATCH)
     steps = (batch[at : at + STEP] for batch in batches for at in range(0, BATCH, STEP))
     for some in islice(steps, FIRST // STEP):
         store.add(some)
@@ -221,7 +220,7 @@ def _under_load(store: QdrantServerVectorStore, fault: Callable[[], None], work:
         thread.start()
     try:
         time.sleep(3.0)
-        fault()
+        fault(work)
     finally:
         work.over.set()
         for thread in threads:
