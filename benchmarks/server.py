@@ -179,6 +179,7 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
             taken, pace = _timed(partial(found, params=params), asked, 1)
             note = f"{size}; {pace}; {kept}; quantized in {built_s:.0f} s; {_space()}"
             rows.append(Row(name=f"server: {told}", ours=taken[0], ours_p95=taken[1], note=note))
+            say(f"  {rows[-1].name}: {rows[-1].ours} {note}")
     return rows
 
 

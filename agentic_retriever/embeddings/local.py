@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -75,21 +76,29 @@ class LocalEmbedding(BaseEmbedding):
         # A NUL would end a text early for an engine in C, and a lone surrogate cannot be encoded.
         short = [text[:_MOST_CHARACTERS] for text in texts]
         clean = [text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8") for text in short]
-        turns = iter(sorted(range(len(clean)), key=lambda at: -len(clean[at])))  # no core is left with a long last one
-        vectors: list[Any] = [None] * len(clean)
-        unwanted, many = threading.Event(), IS_INGEST.get() or len(clean) >= _MANY
+        patient = IS_INGEST.get() or len(clean) >= _MANY
+        # Not where the program may end beneath it: an engine in C++ must not be cut off.
+        if len(clean) == 1 and not patient and not threading.current_thread().daemon:
+            return engine.embed(clean[0], is_query=is_query)[None]
+        return self._encode_in_threads(engine, clean, is_query=is_query, patient=patient)
+
+    def _encode_in_threads(
+        self, engine: "_Engine", texts: list[str], *, is_query: bool, patient: bool
+    ) -> npt.NDArray[np.float32]:
+        turns = iter(sorted(range(len(texts)), key=lambda at: -len(texts[at])))  # no core is left with a long last one
+        vectors: list[Any] = [None] * len(texts)
+        unwanted = threading.Event()
 
         def work() -> None:
-            if many:
+            if patient:
                 _step_back()
             for at in turns:
                 if unwanted.is_set():
                     return
-                vectors[at] = engine.embed(clean[at], is_query=is_query)
+                vectors[at] = engine.embed(texts[at], is_query=is_query)
 
-        # Never in the caller's thread: the program may end beneath it, and an engine in C++ must not be cut off.
-        workers = self._patient if many else self._workers
-        running = [workers.submit(work) for _ in range(min(len(clean), usable_cores()))]
+        workers = self._patient if patient else self._workers
+        running = [workers.submit(work) for _ in range(min(len(texts), usable_cores()))]
         try:
             for future in running:
                 future.result()
@@ -151,7 +160,21 @@ def _load_e5() -> _Engine:
         raise ConfigError(f"the local embedding model cannot be loaded, as {why}") from err
 
 
-def _session(model: bytes | str, threads: int = 1) -> Any:  # noqa: ANN401 - it has no types
+@contextlib.contextmanager
+def _kept_off(core: int | None) -> Iterator[None]:
+    """Keep this thread off a core; two that wait for each other, when woken on the same one, wait for milliseconds."""
+    if sys.platform != "linux" or core is None:
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, allowed - {core} or allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _session(model: bytes | str, threads: int = 1, second: int | None = None) -> Any:  # noqa: ANN401 - it has no types
     import onnxruntime  # noqa: PLC0415 - optional extra
 
     onnxruntime.disable_telemetry_events()
@@ -160,6 +183,8 @@ def _session(model: bytes | str, threads: int = 1) -> Any:  # noqa: ANN401 - it 
     # A second thread waits awake between the steps of a run, which takes microseconds, and not after the run.
     options.add_session_config_entry("session.intra_op.spin_duration_us", "50")
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if second is not None:
+        options.add_session_config_entry("session.intra_op_thread_affinities", str(second + 1))  # it counts from 1
     # The next level fuses Add and LayerNormalization into one step that takes longer than both.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.enable_cpu_mem_arena = False  # as fast without, and nothing is kept between texts
@@ -175,9 +200,11 @@ class _OnnxE5:
 
         self._e5 = E5(path)
         encoder = self._e5.encoder()
+        cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [None] * usable_cores()
+        self._second = cores[os.getpid() % len(cores)]  # not the same one for each process of this machine
         self._one = self._two = _session(encoder)
-        if usable_cores() > 1:
-            self._two = _session(encoder, threads=2)
+        if len(cores) > 1:
+            self._two = _session(encoder, 2, self._second)
         self._running: list[str] = []  # texts
         self._pid = os.getpid()
 
@@ -186,9 +213,10 @@ class _OnnxE5:
         # A question has two cores where nothing else is embedded; a child of this process lacks the second's thread.
         self._running.append(text)
         is_alone = is_query and len(self._running) == 1 and self._pid == os.getpid()
-        session = self._two if is_alone else self._one  # with the same bits
+        session, second = (self._two, self._second) if is_alone else (self._one, None)  # with the same bits
         try:
-            means = [(len(window[0]) - 2) * session.run(None, {"x": window})[0][0] for window in windows]
+            with _kept_off(second):
+                means = [(len(window[0]) - 2) * session.run(None, {"x": window})[0][0] for window in windows]
         finally:
             self._running.pop()
         return _unit(np.sum(means, axis=0))
