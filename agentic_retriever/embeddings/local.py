@@ -202,10 +202,11 @@ class _OnnxE5:
 
         self._e5 = E5(path)
         encoder = self._e5.encoder()
-        cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [None] * usable_cores()
-        self._second = cores[os.getpid() % len(cores)]  # not the same one for each process of this machine
+        cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+        # Of the second thread; not the same one for each process of this machine.
+        self._second = cores[os.getpid() % len(cores)] if len(cores) > 1 else None
         self._one = self._two = _session(encoder)
-        if len(cores) > 1:
+        if usable_cores() > 1:
             self._two = _session(encoder, 2, self._second)
         self._running: list[str] = []  # texts
         self._pid = os.getpid()
