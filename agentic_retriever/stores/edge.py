@@ -213,8 +213,9 @@ _BUILDER: Final = """
 import os, sys
 getattr(os, "nice", int)(19)
 sys.path.insert(0, sys.argv[1])
-from qdrant_edge import EdgeShard
-shard = EdgeShard.load(sys.argv[2])
+from qdrant_edge import Distance, EdgeConfig, EdgeShard, EdgeVectorParams, HnswIndexConfig
+vectors = EdgeVectorParams(size=int(sys.argv[3]), distance=Distance.Cosine)
+shard = EdgeShard.load(sys.argv[2], EdgeConfig(vectors, hnsw_config=HnswIndexConfig(16, 100, 10_000, payload_m=0)))
 shard.optimize()
 shard.close()
 """
@@ -434,7 +435,7 @@ class SharedShard:
                     return 0
                 work = self._copied(self.folder / description.shard, undo)
                 begin(count)
-                self._await_builder(work)
+                self._await_builder(work, description.dimension)
                 return self._switch(live, description, work, undo)
         finally:
             with self._write_lock:
@@ -451,9 +452,10 @@ class SharedShard:
             self.noted = set()
             return work
 
-    def _await_builder(self, work: Path) -> None:
+    def _await_builder(self, work: Path, dimension: int) -> None:
         python, pipe = [sys.executable, "-I", "-c"], subprocess.PIPE
-        command = [*python, _KEEPER, *python, _BUILDER, str(Path(str(qdrant_edge.__file__)).parents[1]), str(work)]
+        packages = str(Path(str(qdrant_edge.__file__)).parents[1])
+        command = [*python, _KEEPER, *python, _BUILDER, packages, str(work), str(dimension)]
         start = partial(subprocess.Popen[bytes], start_new_session=True)  # or an interrupt would end the keeper alone
         with tempfile.TemporaryFile() as said, start(command, stdin=pipe, stdout=said, stderr=said) as keeper:
             while keeper.poll() is None:
@@ -578,7 +580,7 @@ if hasattr(os, "register_at_fork"):
 
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
-_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
+_GRAPH_EFFORT: Final = 1_024  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _WORKERS: Final = 4
 
 
@@ -761,8 +763,9 @@ class QdrantEdgeVectorStore(NodeStore):
         with self._reading("search") as edge:
             if edge is None:
                 return [[]]
-            few = CountRequest(exact=False, filter=condition)  # of those that a filter leaves a graph is no faster
-            if self._shard.approximate and (condition is None or edge.count(few) >= GRAPH_FROM):
+            # Of few that a filter leaves (half, where nobody knows) a graph without links for it finds too little.
+            left = CountRequest(exact=False, filter=condition)
+            if self._shard.approximate and (condition is None or 2 * edge.count(left) > edge.info().points_count):
                 found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
                 if len(found) == limit:
                     return [found]

@@ -17,7 +17,7 @@ import pytest
 import store_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdrant_edge import EdgeShard
+from qdrant_edge import EdgeShard, SearchParams
 from store_processes import BATCH
 from store_tools import ask, make_node, where
 from waiting import in_threads, wait_until
@@ -456,7 +456,7 @@ def test_with_a_graph_is_what_was_written_before_and_while_it_was_built(tmp_path
             change(one, [("add", range(NODES), 1), *before])
         states = iter((during, between))
 
-        def build(_shard, work):
+        def build(_shard, work, _dimension):
             copied = EdgeShard.load(str(work))
             copied.optimize()
             copied.close()
@@ -518,16 +518,21 @@ def test_who_clears_or_closes_a_collection_does_not_wait_for_its_graph(tmp_path,
 
 def test_a_graph_that_could_not_be_built_changes_nothing(tmp_path, monkeypatch):
     with QdrantEdgeVectorStore(tmp_path) as store:
-        store.add([make_node(number) for number in range(NODES)])
+        store.add([make_node(number, n=number) for number in range(NODES)])
         assert store.build_graph() == store.build_graph(from_nodes=NODES + 1) == 0  # too few
         with monkeypatch.context() as patched:
             patched.setattr(edge, "_BUILDER", "raise SystemExit('out of memory')")
             with pytest.raises(errors.StoreError, match="could not be built: out of memory"):
                 store.build_graph(from_nodes=1)
-        assert (store.search_kind, store.count()) == ("exact", NODES)
-        assert len(list((tmp_path / "default").iterdir())) == 3
+        assert (store.search_kind, store.count(), len([*(tmp_path / "default").iterdir()])) == ("exact", NODES, 3)
+        store.create_payload_index("n", "float")
         assert store.build_graph(from_nodes=1) == NODES
         store.add([make_node(number) for number in range(NODES, NODES + 90)])
         assert store.build_graph(from_nodes=1) == 0  # nearly all are in it
         store.add([make_node(number) for number in range(NODES + 90, NODES + 100)])
         assert store.build_graph(from_nodes=1) == NODES + 100
+        asked = []  # a filter that leaves few nodes is not asked of a graph, which has no links for it
+        monkeypatch.setattr(edge, "SearchParams", lambda **how: asked.append(*how) or SearchParams(**how))
+        for filters in (None, where("n", 50, ">"), where("n", 50, "<")):
+            assert len(store.query(ask(-2, 5, filters=filters)).ids) == 5
+        assert asked == ["hnsw_ef", "hnsw_ef", "exact"]

@@ -245,18 +245,13 @@ def test_restrictions_on_papers(query, expected):
     assert [clause.say for clause in understand(query, PAPER_FIELDS).at_least(0.5)] == expected
 
 
-# IT is a value, "it" is not; 5/6 is in May or June; there are no stones, free subject words are no restriction and
-# John Perlis is somebody else.
+# IT is a value, "it" is not; 5/6 is in May or June; there are no stones; John Perlis is somebody else.
 NOTHING = {
-    "deeds": [
-        "", "no", "บ้านเลขที่ 5", "5", "2560", "10 apples and 1990 pears", "พื้นที่", "more than ever",
-        "น.ส.30", "แม่ริมี่",
-    ],
+    "deeds": ["", "no", "บ้านเลขที่ 5", "5", "2560", "10 apples and 1990 pears", "พื้นที่", "more than ever", "น.ส.30",
+              "แม่ริมี่"],
     "goods": ["is it so", "XNS-3", "NS-31", "Madridista", "5/6/2021", "2 stones"],
-    "papers": [
-        "text about sorting", "1990", "in 2500 words", "papers from Perlis or others", "John Perlis's ideas", "perlis",
-        "over 2000",
-    ],
+    "papers": ["text about sorting", "1990", "in 2500 words", "papers from Perlis or others", "John Perlis's ideas",
+               "perlis", "over 2000"],
 }  # fmt: skip
 
 
