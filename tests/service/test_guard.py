@@ -99,7 +99,7 @@ def test_keys_are_kept_as_hashes_and_compared_whole(make_app, keys):
         assert ring.caller(key + "x") is None
         for record in ring._table.all():
             assert key not in repr(record)
-            assert key.rpartition("_")[2] not in str(record.shown()) + record.digest
+            assert key.split("_", 2)[2] not in str(record.shown()) + record.digest
     for odd in ("", "ar_", "ar_" + "é" * 50, "\udcff", keys["ask"].upper(), "x" * 100_000):
         assert ring.caller(odd) is None
 
