@@ -516,7 +516,7 @@ def test_who_clears_or_closes_a_collection_does_not_wait_for_its_graph(tmp_path,
         assert len(list((tmp_path / "default").iterdir())) == 3
 
 
-def test_a_graph_that_could_not_be_built_changes_nothing(tmp_path, monkeypatch):
+def test_a_graph_is_built_where_it_is_wanted_and_asked_where_it_finds_enough(tmp_path, monkeypatch):
     with QdrantEdgeVectorStore(tmp_path) as store:
         store.add([make_node(number, n=number) for number in range(NODES)])
         assert store.build_graph() == store.build_graph(from_nodes=NODES + 1) == 0  # too few
