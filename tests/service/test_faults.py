@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 import socket
 import threading
 from urllib.parse import urlsplit
@@ -136,7 +137,7 @@ async def test_json_that_is_none(client):
 
 
 def test_a_slow_upload_is_given_up_and_holds_one_place(make_app, serve):
-    app = make_app(settings={"idle_s": 0.3, "max_uploads": 1})
+    app = make_app(settings={"idle_s": 2, "max_uploads": 1})
     url = serve(app)
     with connect(url) as slow, connect(url) as other:
         slow.sendall(request("/v1/documents", b"", Content_Type=BOUNDARY, Content_Length="1000"))
@@ -149,12 +150,12 @@ def test_a_slow_upload_is_given_up_and_holds_one_place(make_app, serve):
 
 
 def test_who_sends_a_question_slowly_holds_no_place(make_app, serve):
-    app = make_app(settings={"idle_s": 0.3, "max_requests": 1})
+    app = make_app(settings={"idle_s": 2, "max_requests": 1})
     url = serve(app)
     with connect(url) as slow:
         slow.sendall(request("/v1/query", b'{"query": ', Content_Length="1000"))
         assert httpx.get(f"{url}/v1/indexes").status_code == 200
-        assert under_way(app) == 0
+        assert not select.select([slow], [], [], 0)[0], "the other had to wait until this one was given up"
         assert b" 408 " in slow.recv(65_536)
 
 
@@ -177,8 +178,7 @@ def test_two_hundred_clients_get_answers_or_are_asked_to_wait(make_app, serve):
         return await client.post("/v1/query", json={"query": f"How long does cat {number % 7} sleep?"})
 
     async def crowd():
-        limits = httpx.Limits(max_connections=CLIENTS)
-        async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=CLIENTS)) as client:
             return await asyncio.gather(*(one(client, number) for number in range(CLIENTS)))
 
     responses = asyncio.run(crowd())
@@ -186,7 +186,7 @@ def test_two_hundred_clients_get_answers_or_are_asked_to_wait(make_app, serve):
     assert set(codes) <= {200, 503}
     assert codes.count(200) >= 20
     assert all(response.headers["retry-after"] for response in responses if response.status_code == 503)
-    assert under_way(app) == 0
+    wait_until(lambda: under_way(app) == 0, 20)
 
 
 def test_progress_is_told_until_the_service_ends(make_app, serve):
