@@ -3,6 +3,9 @@
 ``QDRANT_URL=http://localhost:6333 python -m benchmarks server [--nodes N]``. ``QDRANT_STORAGE`` names the server's
 folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process. At the end
 the vectors are quantized in several ways and asked again; then recall is against the server's own exact search.
+
+Vectors are made up, in clusters; ``QDRANT_VECTORS=FOLDER`` names a folder of ``NAME.npz`` with real ones of 384
+dimensions (``doc_vectors``, ``query_vectors``), which are repeated with noise instead; nothing is asked by words then.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -26,6 +30,7 @@ from benchmarks.harness import BenchmarkSkippedError, Row, Unit, say
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
     from llama_index.core.schema import TextNode
     from llama_index.core.vector_stores.types import VectorStoreQuery
     from qdrant_client import QdrantClient
@@ -44,9 +49,48 @@ _SEED = 17
 _ASKED = 1_000_003  # seed of the questions; with that of the centres each would lie between two clusters
 _CLUSTER = 200  # nodes, on average
 _SPREAD = 0.8  # of a cluster, where its centre has length 1
+_NOISE = 0.25  # of a real vector that is repeated
 _PEER = "embedded"
 _COMPARED = 50  # questions whose results are held against exact search
 _RESTS_S = 2.0  # a server that has had nothing to do for so long has built its graphs
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Where the nodes' vectors lie, ``(N, DIMENSION)`` centres of length 1, and those that are asked for."""
+
+    centres: npt.NDArray[np.float32]
+    spread: float
+    asked: npt.NDArray[np.float32]
+    real: bool = False
+
+    @classmethod
+    def made_up(cls, nodes: int) -> Vectors:
+        """Make clusters of ``_CLUSTER`` nodes, and questions in them."""
+        centres = unit_vectors(max(1, nodes // _CLUSTER), seed=_SEED)
+        return cls(centres, _SPREAD, _near(centres, _SPREAD, 2 * RUNS, _ASKED))
+
+    @classmethod
+    def read(cls, folder: Path) -> Vectors:
+        """Read passages and questions of all files; each question is asked at most once."""
+        paths = sorted(folder.glob("*.npz"))
+        if not paths:
+            raise BenchmarkSkippedError(f"no file NAME.npz in QDRANT_VECTORS={folder}")
+        files = [np.load(path, allow_pickle=False) for path in paths]
+        passages, asked = (
+            np.concatenate([file[name] for file in files]).astype(np.float32)
+            for name in ("doc_vectors", "query_vectors")
+        )
+        order = np.random.default_rng(_ASKED).permutation(len(asked))[: 2 * RUNS]
+        return cls(passages, _NOISE, asked[order], real=True)
+
+    def batches(self, count: int) -> Iterator[list[TextNode]]:
+        """Yield nodes with payloads whose vectors lie around the centres."""
+        for batch in node_batches(count, seed=_SEED):
+            vectors = _near(self.centres, self.spread, len(batch), int(batch[0].node_id.replace("-", ""), 16))
+            for node, vector in zip(batch, vectors, strict=True):
+                node.embedding = vector.tolist()
+            yield batch
 
 
 def run(options: Options) -> list[Row]:
@@ -69,22 +113,29 @@ def run(options: Options) -> list[Row]:
         raise BenchmarkSkippedError(str(err)) from err
     link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
     store = QdrantServerVectorStore(link, COLLECTION, keywords=True)
+    count = options.nodes or NODES
+    real = os.environ.get("QDRANT_VECTORS")
+    vectors = Vectors.read(Path(real)) if real else Vectors.made_up(count)
+    size = f"{count:,} x {DIMENSION}, {'real vectors with noise' if real else 'clusters'}, Qdrant {version}"
     try:
         with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as embedded:
-            return _measured(link, store, embedded, Path(folder), options.nodes or NODES, version)
+            rows, texts = _filled(link, store, embedded, vectors.batches(count), size)
+            rows += _asked(store, embedded, Path(folder), texts, vectors, size)
+            return rows + _quantized(link, store.dense_vector_name, vectors.asked[RUNS:].tolist(), size)
     finally:
         link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
         link.close()
 
 
-def _measured(
-    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, folder: Path, count: int,
-    version: str,
-) -> list[Row]:  # fmt: skip
+def _filled(
+    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore,
+    batches: Iterator[list[TextNode]], size: str,
+) -> tuple[list[Row], Mapping[str, str]]:  # fmt: skip
+    """Give both the same nodes, and let the server build its graph; return the nodes' texts, too."""
     from agentic_retriever.stores.points import searched_text
 
     taken, texts = [0.0, 0.0], dict[str, str]()
-    for batch in clustered(count):
+    for batch in batches:
         texts.update((node.node_id, searched_text(node)) for node in batch)
         for i, made in enumerate((store, embedded)):
             start = time.perf_counter()
@@ -92,12 +143,11 @@ def _measured(
             taken[i] += time.perf_counter() - start
         if len(texts) == len(batch):
             _let_build(link, store.dense_vector_name, False)
-    before = _space()
+    before, count = _space(), len(texts)
     _let_build(link, store.dense_vector_name, True)
     built_s, graph = _built(link)
     say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1]:.1f} s")
-    size = f"{count:,} x {DIMENSION}, Qdrant {version}"
-    rows = [
+    return [
         Row(
             name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER,
             peer_value=count / taken[1], note=f"{size}; with sparse vectors and payload indexes; {before}",
@@ -106,21 +156,28 @@ def _measured(
             name="server: graph built after that", ours=built_s * 1000,
             note=f"{size}; {graph:,} vectors indexed; {_space()}",
         ),
-    ]  # fmt: skip
+    ], texts  # fmt: skip
+
+
+def _asked(
+    store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, folder: Path, texts: Mapping[str, str],
+    vectors: Vectors, size: str,
+) -> list[Row]:  # fmt: skip
+    """Build the embedded graph, and ask both; each kind with other questions first, whose times are told apart."""
     by_server, by_embedded = _searches(store), _embedded_searches(embedded, store, texts)
-    asked = _inputs(list(texts.values()))
-    exact = {kind: [by_embedded[kind](one) for one in inputs[:_COMPARED]] for kind, inputs in asked.items()}
-    rows += _embedded_graph(embedded, folder, size)
+    asked = _inputs(list(texts.values()), vectors)
+    exact = {kind: [by_embedded[kind](one) for one in inputs[-_COMPARED:]] for kind, inputs in asked.items()}
+    rows = _embedded_graph(embedded, folder, size)
     for kind, inputs in asked.items():
-        found = (
-            _shared([call(one) for one in inputs[:_COMPARED]], exact[kind])
-            for call in (by_server[kind], by_embedded[kind])
-        )
+        both = by_server[kind], by_embedded[kind]
+        first = [_timed(call, inputs[:RUNS], 1)[0][0] for call in both]
+        found = [_shared([call(one) for one in inputs[-_COMPARED:]], exact[kind]) for call in both]
         note = "{}; server found {}, embedded {} of what exact search finds".format(size, *found)
+        note += "; p50 of the first questions {:.1f}, embedded {:.1f} ms".format(*first)
         for clients in CLIENTS:
-            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs, note)]
+            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs[RUNS:], note)]
             say(f"  {rows[-1].name}: {rows[-1].ours} {rows[-1].note}; embedded {rows[-1].peer_value}")
-    return rows + _quantized(link, store.dense_vector_name, _vectors(count), size)
+    return rows
 
 
 def _let_build(link: QdrantLink, name: str, allowed: bool) -> None:
@@ -191,40 +248,28 @@ def _quantize(client: QdrantClient, *, name: str, quantization: ScalarQuantizati
     return client.update_collection(COLLECTION, vectors_config=plain, quantization_config=quantization)
 
 
-def clustered(count: int) -> Iterator[list[TextNode]]:
-    """Yield nodes with payloads whose vectors lie in clusters, as those of texts do."""
-    centres = unit_vectors(max(1, count // _CLUSTER), seed=_SEED)
-    for batch in node_batches(count, seed=_SEED):
-        vectors = _near(centres, len(batch), int(batch[0].node_id.replace("-", ""), 16))
-        for node, vector in zip(batch, vectors, strict=True):
-            node.embedding = vector.tolist()
-        yield batch
-
-
-def _near(centres: Any, count: int, seed: int) -> Any:  # noqa: ANN401 - arrays
+def _near(centres: npt.NDArray[np.float32], spread: float, count: int, seed: int) -> npt.NDArray[np.float32]:
     chosen = np.random.default_rng((_SEED, seed)).integers(len(centres), size=count)
-    vectors = centres[chosen] + _SPREAD * unit_vectors(count, seed=_SEED + seed)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = centres[chosen] + spread * unit_vectors(count, seed=_SEED + seed)
+    near: npt.NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return near
 
 
-def _vectors(count: int) -> list[list[float]]:
-    vectors: list[list[float]] = _near(unit_vectors(max(1, count // _CLUSTER), seed=_SEED), RUNS, _ASKED).tolist()
-    return vectors
-
-
-def _inputs(texts: Sequence[str]) -> Mapping[str, Sequence[tuple[VectorStoreQuery, str]]]:
+def _inputs(texts: Sequence[str], vectors: Vectors) -> Mapping[str, Sequence[tuple[VectorStoreQuery, str]]]:
+    """Return what is asked: of each kind ``RUNS`` to begin with, and as many others that are measured."""
     from llama_index.core.vector_stores.types import VectorStoreQuery
 
-    vectors = _vectors(len(texts))
-    asked, filters = questions(list(texts), RUNS, seed=_SEED, words=6), three_clause_filters(RUNS, seed=_SEED)
-    plain = [VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K) for vector in vectors]
-    filtered = [
-        VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K, filters=some)
-        for vector, some in zip(vectors, filters, strict=True)
-    ]
-    unfiltered = list(zip(plain, asked, strict=True))
-    return {"vector": unfiltered, "filtered": list(zip(filtered, asked, strict=True)), "words": unfiltered,
-            "hybrid": unfiltered}  # fmt: skip
+    count = len(vectors.asked)
+    asked, filters = questions(list(texts), count, seed=_SEED, words=6), three_clause_filters(count, seed=_SEED)
+    plain, filtered = (
+        [
+            (VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K, filters=some), words)
+            for vector, some, words in zip(vectors.asked.tolist(), filtering, asked, strict=True)
+        ]
+        for filtering in ([None] * count, filters)
+    )
+    alike = {"vector": plain, "filtered": filtered}
+    return alike if vectors.real else {**alike, "words": plain, "hybrid": plain}
 
 
 def _searches(store: QdrantServerVectorStore) -> Mapping[str, Callable[[tuple[VectorStoreQuery, str]], set[str]]]:

@@ -31,7 +31,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from agentic_retriever.errors import StoreError
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
 from benchmarks.data import BATCH
-from benchmarks.server import clustered
+from benchmarks.server import Vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -208,7 +208,8 @@ def measure_full(program: Path, small: Path) -> dict[str, object]:
 
 
 def _under_load(store: QdrantServerVectorStore, fault: Callable[[Work], None]) -> Work:
-    work, batches = Work(), clustered(1_000 * BATCH)
+    nodes = 1_000 * BATCH
+    work, batches = Work(), Vectors.made_up(nodes).batches(nodes)
     steps = (batch[at : at + STEP] for batch in batches for at in range(0, BATCH, STEP))
     for some in islice(steps, FIRST // STEP):
         store.add(some)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agentic_retriever.errors import StoreError
-from benchmarks import data, harness, machine, server_faults
+from benchmarks import data, harness, machine, server, server_faults
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.harness import BenchmarkSkippedError, Options, Row, Timing, Unit
 
@@ -240,6 +240,19 @@ class TestData:
         assert len({node.node_id for node in nodes}) == 1_500
         left = [sum(matches(node.metadata, one) for node in nodes) / 1_500 for one in filters]
         assert all(0.005 < share < 0.08 for share in left)
+
+    def test_vectors_of_files_are_repeated_with_noise_and_each_question_is_asked_once(self, tmp_path):
+        with pytest.raises(BenchmarkSkippedError, match="QDRANT_VECTORS"):
+            server.Vectors.read(tmp_path)
+        given = data.unit_vectors(6, seed=1)
+        for name, some in {"a": given[:2], "b": given[2:]}.items():
+            np.savez(tmp_path / f"{name}.npz", doc_vectors=some, query_vectors=some)
+        vectors = server.Vectors.read(tmp_path)
+        [nodes] = vectors.batches(40)
+        cosines = np.array([node.embedding for node in nodes]) @ given.T
+        assert (np.abs(cosines.max(axis=1) - 0.97) < 0.02).all()
+        assert set(cosines.argmax(axis=1)) == set(range(6))
+        np.testing.assert_array_equal(np.sort(vectors.asked, axis=0), np.sort(given, axis=0))
 
 
 def test_work_at_a_server_counts_what_fails_and_acknowledged_nodes_that_are_gone():

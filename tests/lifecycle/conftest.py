@@ -8,3 +8,10 @@ def bench(request, tmp_path):
     made = Bench(tmp_path / "data", url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def local_bench(tmp_path):
+    made = Bench(tmp_path / "data")
+    yield made
+    made.close()

@@ -89,18 +89,12 @@ def test_two_uploads_of_one_file_at_once_are_one_document(bench):
         (b"text", None, "need a filename"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_and_leaves_nothing(tmp_path, content, name, said):
-    from document_bench import Bench
-
-    bench = Bench(tmp_path / "data")
-    made = bench.open(max_file_mb=1.0)
-    try:
-        with pytest.raises(errors.SourceError, match=said):
-            made.documents.upload(content, index=INDEX, filename=name)
-        assert made.index_names() == []
-        assert not list((tmp_path / "data").rglob("files/*"))
-    finally:
-        bench.close()
+def test_what_cannot_be_taken_is_refused_and_leaves_nothing(local_bench, content, name, said):
+    made = local_bench.open(max_file_mb=1.0)
+    with pytest.raises(errors.SourceError, match=said):
+        made.documents.upload(content, index=INDEX, filename=name)
+    assert made.index_names() == []
+    assert not list(local_bench.folder.rglob("files/*"))
 
 
 def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it(tmp_path, monkeypatch):
@@ -135,20 +129,18 @@ def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it
     bench.close()
 
 
-def test_worker_and_folder_have_a_model_describe_a_document_where_one_is_set(tmp_path):
-    bench = Bench(tmp_path / "data")
+def test_worker_and_folder_have_a_model_describe_a_document_where_one_is_set(local_bench, tmp_path):
     llm = FakeLLM(['{"tags": ["postman", "cat"], "document_type": "note"}'])
-    bench.router.resources.section_model = build_client(RouterConfig(), models={Tier.PRIMARY: llm})
-    dogs = bench.indexed(DOGS, "dogs.md", document_type="story")
+    local_bench.router.resources.section_model = build_client(RouterConfig(), models={Tier.PRIMARY: llm})
+    dogs = local_bench.indexed(DOGS, "dogs.md", document_type="story")
     told = [dogs.tags, dogs.document_type, dogs.metadata["_origins"]["tags"]]
     assert told == [("postman",), "story", "model"]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "dogs.md").write_bytes(DOGS)
-    bench.router.add_index("folder", tmp_path / "in")
-    [added] = bench.documents.list(index="folder")
+    local_bench.router.add_index("folder", tmp_path / "in")
+    [added] = local_bench.documents.list(index="folder")
     assert (added.tags, added.document_type) == (("postman",), "note")
     assert len(llm.prompts) == 2  # one for each document, as there are no sections to name
-    bench.close()
 
 
 def test_a_path_that_is_no_file_is_refused(bench, tmp_path):
@@ -183,23 +175,15 @@ def test_a_full_disk_refuses_an_upload_and_leaves_nothing(bench, monkeypatch):
         (b"PK broken", "a.docx", "a.docx"),
     ],
 )
-def test_a_document_that_cannot_be_read_fails_at_once_with_the_reason(tmp_path, content, name, said):
-    from document_bench import Bench
-
-    bench = Bench(tmp_path / "data")
-    try:
-        failed = bench.process(bench.upload(content, name))
-        assert (failed.status, failed.total_chunks) == (DocumentStatus.FAILED, 0)
-        assert said in failed.error_message
-        assert name in failed.error_message
-        assert bench.documents.list(status="failed") == [failed]
-    finally:
-        bench.close()
+def test_a_document_that_cannot_be_read_fails_at_once_with_the_reason(local_bench, content, name, said):
+    failed = local_bench.process(local_bench.upload(content, name))
+    assert (failed.status, failed.total_chunks) == (DocumentStatus.FAILED, 0)
+    assert said in failed.error_message
+    assert name in failed.error_message
+    assert local_bench.documents.list(status="failed") == [failed]
 
 
-def test_encrypted_and_scanned_pdfs_fail_with_what_to_do(tmp_path):
-    from document_bench import Bench
-
+def test_encrypted_and_scanned_pdfs_fail_with_what_to_do(local_bench):
     fpdf = pytest.importorskip("fpdf")
     pdf = fpdf.FPDF()
     pdf.add_page()
@@ -208,15 +192,11 @@ def test_encrypted_and_scanned_pdfs_fail_with_what_to_do(tmp_path):
     pdf.set_encryption(owner_password="a", user_password="b")
     empty = fpdf.FPDF()
     empty.add_page()
-    bench = Bench(tmp_path / "data")
-    try:
-        locked, scanned = bench.process(
-            bench.upload(bytes(pdf.output()), "locked.pdf"), bench.upload(bytes(empty.output()), "scan.pdf")
-        )
-        assert "locked.pdf is locked by a password; save a copy without one" in locked.error_message
-        assert "text recognition (OCR)" in scanned.error_message
-    finally:
-        bench.close()
+    uploads = [local_bench.upload(bytes(pdf.output()), "locked.pdf")]
+    uploads.append(local_bench.upload(bytes(empty.output()), "scan.pdf"))
+    locked, scanned = local_bench.process(*uploads)
+    assert "locked.pdf is locked by a password; save a copy without one" in locked.error_message
+    assert "text recognition (OCR)" in scanned.error_message
 
 
 def test_a_switched_off_document_is_in_no_result_and_comes_back_without_embedding(bench):

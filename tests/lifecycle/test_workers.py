@@ -80,8 +80,7 @@ def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
     bench.close()
 
 
-def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(tmp_path, monkeypatch):
-    bench = Bench(tmp_path / "data")
+def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(local_bench, monkeypatch):
     monkeypatch.setattr("agentic_retriever.catalog.documents.PAUSE_S", 0.0)
     asked = []
 
@@ -90,17 +89,15 @@ def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(tmp_path,
         raise errors.EmbeddingError("the model is down; start it")
 
     monkeypatch.setattr("agentic_retriever.embeddings.EmbeddingModel.embed_passages", broken)
-    failed = bench.process(bench.upload())
+    failed = local_bench.process(local_bench.upload())
     assert (failed.status, failed.error_message, len(asked)) == (
         DocumentStatus.FAILED, "the model is down; start it", MAX_TRIES,
     )  # fmt: skip
     monkeypatch.undo()
-    assert bench.process(bench.documents.reprocess(failed.id)).status is DocumentStatus.INDEXED
-    bench.close()
+    assert local_bench.process(local_bench.documents.reprocess(failed.id)).status is DocumentStatus.INDEXED
 
 
-def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, monkeypatch):
-    bench = Bench(tmp_path / "data")
+def test_what_no_one_expects_fails_the_document_and_not_the_worker(local_bench, monkeypatch):
     monkeypatch.setattr("agentic_retriever.catalog.documents.PAUSE_S", 0.0)
     real = Indexer.add_document
 
@@ -111,10 +108,9 @@ def test_what_no_one_expects_fails_the_document_and_not_the_worker(tmp_path, mon
 
     monkeypatch.setattr(Indexer, "add_document", odd)
     logging.getLogger("agentic_retriever.lifecycle.worker").setLevel(logging.CRITICAL)
-    dogs, cats = bench.process(bench.upload(DOGS, "dogs.md"), bench.upload())
+    dogs, cats = local_bench.process(local_bench.upload(DOGS, "dogs.md"), local_bench.upload())
     assert (cats.status, dogs.status) == (DocumentStatus.INDEXED, DocumentStatus.FAILED)
     assert "unexpected ZeroDivisionError" in dogs.error_message
-    bench.close()
 
 
 def test_many_workers_process_each_document_once(bench, monkeypatch):
@@ -251,24 +247,21 @@ def test_connections_that_a_server_dropped_are_made_again(postgres_url, tmp_path
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no limits to set there")
-def test_a_file_that_takes_too_much_fails_and_the_worker_goes_on(tmp_path, monkeypatch):
-    bench = Bench(tmp_path / "data")
+def test_a_file_that_takes_too_much_fails_and_the_worker_goes_on(local_bench, monkeypatch):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker._LARGE", 1_000)
     real = BoundedReader.__init__
     limits = {"max_seconds": 0}
     monkeypatch.setattr(BoundedReader, "__init__", lambda self, **rest: real(self, **limits, **rest))
     bomb = b"".join(b"<b>%d" % n for n in range(900_000))
-    failed, cats = bench.process(bench.upload(bomb, "bomb.html"), bench.upload())
+    failed, cats = local_bench.process(local_bench.upload(bomb, "bomb.html"), local_bench.upload())
     assert (failed.status, cats.status) == (DocumentStatus.FAILED, DocumentStatus.INDEXED)
     assert "took more than 0 s of computing" in failed.error_message
     assert "broke its reader; split it" in failed.error_message
-    bench.close()
 
 
-def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch):
-    bench = Bench(tmp_path / "data")
-    record = bench.upload()
-    worker = bench.worker()
+def test_an_index_that_another_process_holds_is_left_to_it(local_bench, monkeypatch):
+    record = local_bench.upload()
+    worker = local_bench.worker()
 
     def held(*_args, **_rest):
         raise errors.StoreBusyError("held elsewhere")
@@ -276,11 +269,10 @@ def test_an_index_that_another_process_holds_is_left_to_it(tmp_path, monkeypatch
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.Indexer", held)
     worker.start()
     wait_until(lambda: INDEX in worker._busy, 20)
-    wait_until(lambda: bench.documents.get(record.id).status is DocumentStatus.PENDING, 20)
+    wait_until(lambda: local_bench.documents.get(record.id).status is DocumentStatus.PENDING, 20)
     worker.stop()
     monkeypatch.undo()
-    assert bench.process(bench.documents.get(record.id)).status is DocumentStatus.INDEXED
-    bench.close()
+    assert local_bench.process(local_bench.documents.get(record.id)).status is DocumentStatus.INDEXED
 
 
 @pytest.mark.parametrize("by", ["postgresql", "redis"])
