@@ -225,7 +225,7 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
     ):  # fmt: skip
         built_s = 0.0
         if made is not None:
-            link.call("quantize", partial(_quantize, name=name, quantization=made))
+            link.call("quantize", partial(_quantize, quantization=made))
             built_s, _ = _built(link)
         for times in oversampled:
             rescored = api.QuantizationSearchParams(rescore=times is not None, oversampling=times)
@@ -240,12 +240,9 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
     return rows
 
 
-def _quantize(client: QdrantClient, *, name: str, quantization: ScalarQuantization | BinaryQuantization) -> bool:
-    """Have the graph built again on what is searched; without links for filters, since none is asked with any more."""
-    from qdrant_client import models as api
-
-    plain = {name: api.VectorParamsDiff(hnsw_config=api.HnswConfigDiff(payload_m=0))}
-    return client.update_collection(COLLECTION, vectors_config=plain, quantization_config=quantization)
+def _quantize(client: QdrantClient, *, quantization: ScalarQuantization | BinaryQuantization) -> bool:
+    """Have the graph built again on what is searched."""
+    return client.update_collection(COLLECTION, quantization_config=quantization)
 
 
 def _near(centres: npt.NDArray[np.float32], spread: float, count: int, seed: int) -> npt.NDArray[np.float32]:
@@ -257,18 +254,19 @@ def _near(centres: npt.NDArray[np.float32], spread: float, count: int, seed: int
 
 def _inputs(texts: Sequence[str], vectors: Vectors) -> Mapping[str, Sequence[tuple[VectorStoreQuery, str]]]:
     """Return what is asked: of each kind ``RUNS`` to begin with, and as many others that are measured."""
-    from llama_index.core.vector_stores.types import VectorStoreQuery
+    from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
 
     count = len(vectors.asked)
     asked, filters = questions(list(texts), count, seed=_SEED, words=6), three_clause_filters(count, seed=_SEED)
-    plain, filtered = (
+    wide = [MetadataFilters(filters=[some.filters[-1]]) for some in filters]
+    plain, filtered, barely = (
         [
             (VectorStoreQuery(query_embedding=vector, similarity_top_k=TOP_K, filters=some), words)
             for vector, some, words in zip(vectors.asked.tolist(), filtering, asked, strict=True)
         ]
-        for filtering in ([None] * count, filters)
+        for filtering in ([None] * count, filters, wide)
     )
-    alike = {"vector": plain, "filtered": filtered}
+    alike = {"vector": plain, "filtered": filtered, "filtered to two fifths": barely}
     return alike if vectors.real else {**alike, "words": plain, "hybrid": plain}
 
 
@@ -283,6 +281,7 @@ def _searches(store: QdrantServerVectorStore) -> Mapping[str, Callable[[tuple[Ve
     return {
         "vector": lambda asked: set(store.query(asked[0]).ids or ()),
         "filtered": lambda asked: set(store.query(asked[0]).ids or ()),
+        "filtered to two fifths": lambda asked: set(store.query(asked[0]).ids or ()),
         "words": lambda asked: {hit.node.node_id for hit in words.search_words(asked[1], TOP_K)},
         "hybrid": both,
     }
@@ -304,7 +303,7 @@ def _embedded_searches(
     def by_vector(asked: tuple[VectorStoreQuery, str]) -> set[str]:
         return set(store.query(asked[0]).ids or ())
 
-    return {"vector": by_vector, "filtered": by_vector, "words": by_words,
+    return {"vector": by_vector, "filtered": by_vector, "filtered to two fifths": by_vector, "words": by_words,
             "hybrid": lambda asked: by_vector(asked) | by_words(asked)}  # fmt: skip
 
 

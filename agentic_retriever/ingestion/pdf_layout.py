@@ -113,16 +113,12 @@ def _words_text(words: Sequence[Word]) -> str:
     for before, word in pairwise([None, *words]):
         if word is None:
             continue
-        wide = before is not None and _distance(before, word) > GAP * max(word.size, before.size)
+        wide = before is not None and max(word.x0 - before.x1, before.x0 - word.x1) > GAP * max(word.size, before.size)
         unspaced = before is not None and UNSPACED.match(before.text[-1]) and UNSPACED.match(word.text[0])
         if before and (word.spaced or wide) and not (unspaced and not word.spaced):
             parts.append(" ")
         parts.append(word.text)
     return _LEADERS.sub(" ... ", "".join(parts)).strip()
-
-
-def _distance(one: Word, other: Word) -> float:
-    return max(other.x0 - one.x1, one.x0 - other.x1)
 
 
 def _lines(words: Sequence[Word]) -> list[_Line]:
@@ -428,7 +424,7 @@ def _margins(sheet: Sheet) -> list[list[tuple[str, int, list[Word]]]]:
     return [
         [
             (
-                _unnumbered(" ".join(line.text for line in row)),
+                re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(line.text for line in row).casefold()),
                 round(row[0].y / 3),
                 [w for line in row for w in line.words],
             )
@@ -436,10 +432,6 @@ def _margins(sheet: Sheet) -> list[list[tuple[str, int, list[Word]]]]:
         ]
         for side in rows
     ]
-
-
-def _unnumbered(text: str) -> str:
-    return re.sub(r"\d+|\b[ivxlc]+\b", "#", text.casefold())
 
 
 # Lines to blocks: paragraphs, headings, code and tables.

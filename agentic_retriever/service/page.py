@@ -329,16 +329,13 @@ def history_plots(entries: Sequence[LogEntry], found: Analytics) -> list[dict[st
     if not days:
         return []
     volume = {f"{day:%m-%d}": float(len(asked)) for day, asked in days.items()}
-    saved = {f"{day:%m-%d}": sum(map(_saved_usd, asked)) for day, asked in days.items()}
+    usd = {f"{day:%m-%d}": [(one.cloud_only_usd, one.totals()["usd"]) for one in asked] for day, asked in days.items()}
+    saved = {day: sum(cloud - own for cloud, own in pairs if cloud is not None) for day, pairs in usd.items()}
     plots = [bar_plot("Questions by day", volume), _latency(days)]
     plots.append(bar_plot("Answers by tier", {name: float(count) for name, count in found.tiers.items()}))
     if any(saved.values()):
         plots.append(bar_plot("Saved against the cloud alone, USD by day", saved))
     return [plot for plot in plots if plot is not None]
-
-
-def _saved_usd(entry: LogEntry) -> float:
-    return 0.0 if entry.cloud_only_usd is None else entry.cloud_only_usd - entry.totals()["usd"]
 
 
 def _latency(days: Mapping[date, Sequence[LogEntry]]) -> dict[str, Any] | None:

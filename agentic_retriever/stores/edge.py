@@ -40,6 +40,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as Checked
 from qdrant_edge import (
+    AcornSearchParams,
     CountRequest,
     Distance,
     EdgeConfig,
@@ -581,6 +582,8 @@ if hasattr(os, "register_at_fork"):
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
 _GRAPH_EFFORT: Final = 1_024  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
+_FURTHER: Final = AcornSearchParams(enable=True, max_selectivity=0.5)  # at neighbours' neighbours, if few are left
+_COMPARED: Final = 20_000  # so many that a filter leaves are compared as fast as a graph is searched
 _WORKERS: Final = 4
 
 
@@ -763,10 +766,10 @@ class QdrantEdgeVectorStore(NodeStore):
         with self._reading("search") as edge:
             if edge is None:
                 return [[]]
-            # Of few that a filter leaves (half, where nobody knows) a graph without links for it finds too little.
             left = CountRequest(exact=False, filter=condition)
-            if self._shard.approximate and (condition is None or 2 * edge.count(left) > edge.info().points_count):
-                found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
+            if self._shard.approximate and (condition is None or edge.count(left) > _COMPARED):
+                effort = max(_GRAPH_EFFORT if condition is None else _GRAPH_EFFORT // 2, 2 * limit)
+                found = edge.query(ask(params=SearchParams(hnsw_ef=effort, acorn=_FURTHER)))
                 if len(found) == limit:
                     return [found]
             return [edge.query(ask(params=SearchParams(exact=True)))]

@@ -272,6 +272,10 @@ def _without_body(err: Exception) -> Exception:
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
 GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
+# No links for filters: they take most of the building and slow all searches. Neighbours' neighbours do instead, also
+# where the engine guesses a half, as on a field without an index.
+_GRAPH: Final = models.HnswConfigDiff(payload_m=0)
+_FURTHER: Final = models.AcornSearchParams(enable=True, max_selectivity=0.5)
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
 _ACTIONS: Final = {
     "client": "connect",
@@ -364,6 +368,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _indexed: dict[str, str] = PrivateAttr(default_factory=dict)
     _indexed_read: float = PrivateAttr(default=float("-inf"))
+    _has_links: bool = PrivateAttr(default=True)
 
     def __init__(
         self,
@@ -429,7 +434,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             with self._lock:
                 if self.dimension is not None and self.dimension != dimension:
                     raise self._mismatch(dimension, self.dimension)
-                dense = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
+                dense = models.VectorParams(size=dimension, distance=models.Distance.COSINE, hnsw_config=_GRAPH)
                 sparse = {self.sparse_vector_name: models.SparseVectorParams(modifier=models.Modifier.IDF)}
                 named = {self.dense_vector_name: dense}
                 self._collection.ensure_made(vectors_config=named, sparse_vectors_config=sparse)
@@ -486,10 +491,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
                 f"another program: it has no vector named {self.dense_vector_name!r}; set qdrant_prefix so that names "
                 "do not meet"
             )
-        stored = int(vectors[self.dense_vector_name].size)
-        if dimension is not None and stored != dimension:
-            raise self._mismatch(dimension, stored)
-        self.dimension = stored
+        dense = vectors[self.dense_vector_name]
+        if dimension is not None and dense.size != dimension:
+            raise self._mismatch(dimension, dense.size)
+        self.dimension = dense.size
+        self._has_links = dense.hnsw_config is None or dense.hnsw_config.payload_m != 0
         found = {path: getattr(index.data_type, "value", "") for path, index in (info.payload_schema or {}).items()}
         self._indexed = {
             points.path_field(path): kind if kind in points.FIELD_KINDS else "other" for path, kind in found.items()
@@ -527,7 +533,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool
     ) -> Sequence[Sequence[points.EnginePoint]]:
         self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
-        common: dict[str, Any] = {"filter": client_filter(condition), "limit": limit, "params": self._params(limit)}
+        common = dict[str, Any](filter=client_filter(condition), limit=limit, params=self._params(limit, condition))
         requests = [models.QueryRequest(**common, **self._near(side), with_payload=payload) for side in sides]
         with suppress(CollectionMissingError):
             answers = self._collection.query_batch_points(collection_name=self.collection_name, requests=requests)
@@ -552,8 +558,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             return {"query": side, "using": self.sparse_vector_name}
         return {"query": side.tolist(), "using": self.dense_vector_name}
 
-    def _params(self, limit: int) -> models.SearchParams | None:
-        return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(GRAPH_EFFORT, limit))
+    def _params(self, limit: int, condition: edge.Filter | None) -> models.SearchParams | None:
+        further = condition is not None and not self._has_links  # looking along these, too, takes ten times as long
+        effort = max(2 * GRAPH_EFFORT if further else GRAPH_EFFORT, limit)
+        wanted = models.SearchParams(hnsw_ef=effort, acorn=_FURTHER if further else None)
+        return None if self._collection.link.in_process else wanted
 
     def __copy__(self) -> Self:
         sparse = None if self._words is None else self._words.sparse
@@ -604,12 +613,12 @@ class ServerWords:
         if not words.indices or not wanted.exact or not 0 < alpha < 1:
             return None
         prefetch = partial(models.Prefetch, filter=client_filter(wanted.filter), limit=depth)
-        dense = store._near(self._unit(vector))
+        dense = {**store._near(self._unit(vector)), "params": store._params(depth, wanted.filter)}
         weights = None if alpha == 0.5 else [2 * alpha, 2 * (1 - alpha)]
         with suppress(CollectionMissingError):
             found = store._collection.query_points(
                 store.collection_name,
-                prefetch=[prefetch(**dense, params=store._params(depth)), prefetch(**store._near(words))],
+                prefetch=[prefetch(**dense), prefetch(**store._near(words))],
                 query=models.RrfQuery(rrf=models.Rrf(k=rrf_k + 1, weights=weights)),
                 limit=top_k + TIE_MARGIN,
                 with_payload=True,

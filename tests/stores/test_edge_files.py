@@ -531,8 +531,9 @@ def test_a_graph_is_built_where_it_is_wanted_and_asked_where_it_finds_enough(tmp
         assert store.build_graph(from_nodes=1) == 0  # nearly all are in it
         store.add([make_node(number) for number in range(NODES + 90, NODES + 100)])
         assert store.build_graph(from_nodes=1) == NODES + 100
-        asked = []  # a filter that leaves few nodes is not asked of a graph, which has no links for it
-        monkeypatch.setattr(edge, "SearchParams", lambda **how: asked.append(*how) or SearchParams(**how))
+        asked = []  # the few nodes that a filter leaves are all compared
+        monkeypatch.setattr(edge, "_COMPARED", 100)
+        monkeypatch.setattr(edge, "SearchParams", lambda **how: asked.append([*how]) or SearchParams(**how))
         for filters in (None, where("n", 50, ">"), where("n", 50, "<")):
             assert len(store.query(ask(-2, 5, filters=filters)).ids) == 5
-        assert asked == ["hnsw_ef", "hnsw_ef", "exact"]
+        assert asked == [["hnsw_ef", "acorn"], ["hnsw_ef", "acorn"], ["exact"]]
