@@ -583,7 +583,7 @@ if hasattr(os, "register_at_fork"):
 INDEX_FROM: Final = 500
 _GRAPH_EFFORT: Final = 1_024  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
 _FURTHER: Final = AcornSearchParams(enable=True, max_selectivity=0.5)  # at neighbours' neighbours, if few are left
-_COMPARED: Final = 20_000  # so many that a filter leaves are compared as fast as a graph is searched
+_COMPARED: Final = 50_000  # so many that a filter leaves are compared as fast as a graph is searched
 _WORKERS: Final = 4
 
 

@@ -272,9 +272,9 @@ def _without_body(err: Exception) -> Exception:
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
 GRAPH_EFFORT: Final = 256  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
-# No links for filters: they take most of the building and slow all searches. Neighbours' neighbours do instead, also
-# where the engine guesses a half, as on a field without an index.
-_GRAPH: Final = models.HnswConfigDiff(payload_m=0)
+# No links for filters, which take most of the building and slow all searches. What a filter leaves of a segment is all
+# compared up to 30 MB of vectors; beyond, neighbours' neighbours do, also where a half is guessed, as without an index.
+_GRAPH: Final = models.HnswConfigDiff(payload_m=0, full_scan_threshold=30_000)
 _FURTHER: Final = models.AcornSearchParams(enable=True, max_selectivity=0.5)
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
 _ACTIONS: Final = {
@@ -560,8 +560,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
 
     def _params(self, limit: int, condition: edge.Filter | None) -> models.SearchParams | None:
         further = condition is not None and not self._has_links  # looking along these, too, takes ten times as long
-        effort = max(2 * GRAPH_EFFORT if further else GRAPH_EFFORT, limit)
-        wanted = models.SearchParams(hnsw_ef=effort, acorn=_FURTHER if further else None)
+        wanted = models.SearchParams(hnsw_ef=max(GRAPH_EFFORT, limit), acorn=_FURTHER if further else None)
         return None if self._collection.link.in_process else wanted
 
     def __copy__(self) -> Self:

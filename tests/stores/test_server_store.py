@@ -287,7 +287,7 @@ def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
     assert store.query(ask(filters=where("year", 1, ">="))).ids
     [search] = seen[-1]["searches"]
     assert search["filter"]["must"] == [{"key": "year", "range": {"gte": 1.0}}]
-    assert (search["params"]["hnsw_ef"], search["params"]["acorn"]["enable"]) == (512, True)
+    assert (search["params"]["hnsw_ef"], search["params"]["acorn"]["enable"]) == (256, True)
     made = models.VectorParams(size=8, distance=models.Distance.COSINE)  # as before, with links for filters
     server.client.create_collection("old", {"text-dense": made})
     old = QdrantServerVectorStore(store._collection.link, "old")
