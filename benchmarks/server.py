@@ -270,6 +270,15 @@ def _inputs(texts: Sequence[str], vectors: Vectors) -> Mapping[str, Sequence[tup
     return alike if vectors.real else {**alike, "words": plain, "hybrid": plain}
 
 
+def _by_vector(
+    store: QdrantServerVectorStore | QdrantEdgeVectorStore,
+) -> Mapping[str, Callable[[tuple[VectorStoreQuery, str]], set[str]]]:
+    def found(asked: tuple[VectorStoreQuery, str]) -> set[str]:
+        return set(store.query(asked[0]).ids or ())
+
+    return dict.fromkeys(("vector", "filtered", "filtered to two fifths"), found)
+
+
 def _searches(store: QdrantServerVectorStore) -> Mapping[str, Callable[[tuple[VectorStoreQuery, str]], set[str]]]:
     words = store.words
     assert words is not None
@@ -279,9 +288,7 @@ def _searches(store: QdrantServerVectorStore) -> Mapping[str, Callable[[tuple[Ve
         return {hit.node.node_id for side in words.search_both(vector, asked[1], TOP_K) for hit in side}
 
     return {
-        "vector": lambda asked: set(store.query(asked[0]).ids or ()),
-        "filtered": lambda asked: set(store.query(asked[0]).ids or ()),
-        "filtered to two fifths": lambda asked: set(store.query(asked[0]).ids or ()),
+        **_by_vector(store),
         "words": lambda asked: {hit.node.node_id for hit in words.search_words(asked[1], TOP_K)},
         "hybrid": both,
     }
@@ -300,11 +307,8 @@ def _embedded_searches(
         found = [node_id for node_id, _ in index.search(asked[1], TOP_K)]
         return {node.node_id for node in store.get_nodes(found)}
 
-    def by_vector(asked: tuple[VectorStoreQuery, str]) -> set[str]:
-        return set(store.query(asked[0]).ids or ())
-
-    return {"vector": by_vector, "filtered": by_vector, "filtered to two fifths": by_vector, "words": by_words,
-            "hybrid": lambda asked: by_vector(asked) | by_words(asked)}  # fmt: skip
+    vectors = _by_vector(store)
+    return {**vectors, "words": by_words, "hybrid": lambda asked: vectors["vector"](asked) | by_words(asked)}
 
 
 def _row(
