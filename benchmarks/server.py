@@ -154,7 +154,7 @@ def _filled(
         ),
         Row(
             name="server: graph built after that", ours=built_s * 1000,
-            note=f"{size}; {graph:,} vectors indexed; {_space()}",
+            note=f"{size}; {graph}; {_space()}",
         ),
     ], texts  # fmt: skip
 
@@ -223,10 +223,10 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
     for made, kind, oversampled in (
         (None, "float32", (None,)), (int8, "int8", (None, 2.0)), (bits, "binary", (None, 2.0, 4.0, 8.0))
     ):  # fmt: skip
-        built_s = 0.0
+        built_s, graph = 0.0, "as they are"
         if made is not None:
             link.call("quantize", partial(_quantize, quantization=made))
-            built_s, _ = _built(link)
+            built_s, graph = _built(link)
         for times in oversampled:
             rescored = api.QuantizationSearchParams(rescore=times is not None, oversampling=times)
             params = api.SearchParams(hnsw_ef=GRAPH_EFFORT, quantization=rescored)
@@ -234,7 +234,7 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
             kept = _shared([found(vector, params) for vector in asked[:_COMPARED]], exact)
             kept += " of what exact search finds"
             taken, pace = _timed(partial(found, params=params), asked, 1)
-            note = f"{size}; {pace}; {kept}; quantized in {built_s:.0f} s; {_space()}"
+            note = f"{size}; {pace}; {kept}; quantized in {built_s:.0f} s, {graph}; {_space()}"
             rows.append(Row(name=f"server: {told}", ours=taken[0], ours_p95=taken[1], note=note))
             say(f"  {rows[-1].name}: {rows[-1].ours} {note}")
     return rows
@@ -350,8 +350,8 @@ def _shared(ours: Sequence[set[str]], exact: Sequence[set[str]]) -> str:
     return f"{kept / max(1, wanted):.3f}"
 
 
-def _built(link: QdrantLink) -> tuple[float, int]:
-    """Wait until the server rests; return the seconds until then, and how many vectors are indexed."""
+def _built(link: QdrantLink) -> tuple[float, str]:
+    """Wait until the server rests; return the seconds until then, and of how many vectors it has graphs."""
     start = rested = time.perf_counter()
     while True:
         info = link.call("read a collection", lambda client: client.get_collection(COLLECTION))
@@ -359,7 +359,7 @@ def _built(link: QdrantLink) -> tuple[float, int]:
         if info.status.value != "green":
             rested = now
         elif now - rested > _RESTS_S:
-            return rested - start, info.indexed_vectors_count or 0
+            return rested - start, f"{info.indexed_vectors_count:,} vectors in graphs, {info.segments_count} segments"
         time.sleep(0.1)
 
 
