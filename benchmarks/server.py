@@ -5,7 +5,7 @@ folder where it is on this machine, so that its disk is measured, too. Clients a
 the vectors are quantized in several ways and asked again; then recall is against the server's own exact search.
 
 Vectors are made up, in clusters; ``QDRANT_VECTORS=FOLDER`` names a folder of ``NAME.npz`` with real ones of 384
-dimensions (``doc_vectors``, ``query_vectors``), which are repeated with noise instead; nothing is asked by words then.
+dimensions (``doc_vectors``, ``query_vectors``), which are repeated with noise instead; texts are made up in both.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class Vectors:
     centres: npt.NDArray[np.float32]
     spread: float
     asked: npt.NDArray[np.float32]
-    real: bool = False
 
     @classmethod
     def made_up(cls, nodes: int) -> Vectors:
@@ -82,7 +81,7 @@ class Vectors:
             for name in ("doc_vectors", "query_vectors")
         )
         order = np.random.default_rng(_ASKED).permutation(len(asked))[: 2 * RUNS]
-        return cls(passages, _NOISE, asked[order], real=True)
+        return cls(passages, _NOISE, asked[order])
 
     def batches(self, count: int) -> Iterator[list[TextNode]]:
         """Yield nodes with payloads whose vectors lie around the centres."""
@@ -266,8 +265,7 @@ def _inputs(texts: Sequence[str], vectors: Vectors) -> Mapping[str, Sequence[tup
         ]
         for filtering in ([None] * count, filters, wide)
     )
-    alike = {"vector": plain, "filtered": filtered, "filtered to two fifths": barely}
-    return alike if vectors.real else {**alike, "words": plain, "hybrid": plain}
+    return {"vector": plain, "filtered": filtered, "filtered to two fifths": barely, "words": plain, "hybrid": plain}
 
 
 def _by_vector(
