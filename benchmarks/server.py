@@ -3,6 +3,7 @@
 ``QDRANT_URL=http://localhost:6333 python -m benchmarks server [--nodes N]``. ``QDRANT_STORAGE`` names the server's
 folder where it is on this machine, so that its disk is measured, too. Clients are threads of one process. At the end
 the vectors are quantized in several ways and asked again; then recall is against the server's own exact search.
+With ``QDRANT_ALONE=1`` the server is measured by itself and with vectors as they are, which takes half of the time.
 
 Vectors are made up, in clusters; ``QDRANT_VECTORS=FOLDER`` names a folder of ``NAME.npz`` with real ones of 384
 dimensions (``doc_vectors``, ``query_vectors``), which are repeated with noise instead; texts are made up in both.
@@ -16,7 +17,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -116,27 +117,31 @@ def run(options: Options) -> list[Row]:
     real = os.environ.get("QDRANT_VECTORS")
     vectors = Vectors.read(Path(real)) if real else Vectors.made_up(count)
     size = f"{count:,} x {DIMENSION}, {'real vectors with noise' if real else 'clusters'}, Qdrant {version}"
+    alone = bool(os.environ.get("QDRANT_ALONE"))
     try:
-        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as embedded:
+        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as made:
+            embedded = None if alone else made
             rows, texts = _filled(link, store, embedded, vectors.batches(count), size)
             rows += _asked(store, embedded, Path(folder), texts, vectors, size)
-            return rows + _quantized(link, store.dense_vector_name, vectors.asked[RUNS:].tolist(), size)
+            asked = vectors.asked[RUNS:].tolist()
+            return rows + _quantized(link, store.dense_vector_name, asked, size, as_they_are=alone)
     finally:
         link.call("remove a collection", lambda client: client.delete_collection(COLLECTION))
         link.close()
 
 
 def _filled(
-    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore,
+    link: QdrantLink, store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore | None,
     batches: Iterator[list[TextNode]], size: str,
 ) -> tuple[list[Row], Mapping[str, str]]:  # fmt: skip
     """Give both the same nodes, and let the server build its graph; return the nodes' texts, too."""
     from agentic_retriever.stores.points import searched_text
 
-    taken, texts = [0.0, 0.0], dict[str, str]()
+    stores = [store] if embedded is None else [store, embedded]
+    taken, texts = [0.0 for _ in stores], dict[str, str]()
     for batch in batches:
         texts.update((node.node_id, searched_text(node)) for node in batch)
-        for i, made in enumerate((store, embedded)):
+        for i, made in enumerate(stores):
             start = time.perf_counter()
             made.add(batch)
             taken[i] += time.perf_counter() - start
@@ -145,11 +150,12 @@ def _filled(
     before, count = _space(), len(texts)
     _let_build(link, store.dense_vector_name, True)
     built_s, graph = _built(link)
-    say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1]:.1f} s")
+    say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1:]} s")
     return [
         Row(
-            name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER,
-            peer_value=count / taken[1], note=f"{size}; with sparse vectors and payload indexes; {before}",
+            name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER if taken[1:] else "",
+            peer_value=count / taken[1] if taken[1:] else None,
+            note=f"{size}; with sparse vectors and payload indexes; {before}",
         ),
         Row(
             name="server: graph built after that", ours=built_s * 1000,
@@ -159,22 +165,24 @@ def _filled(
 
 
 def _asked(
-    store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore, folder: Path, texts: Mapping[str, str],
+    store: QdrantServerVectorStore, embedded: QdrantEdgeVectorStore | None, folder: Path, texts: Mapping[str, str],
     vectors: Vectors, size: str,
 ) -> list[Row]:  # fmt: skip
     """Build the embedded graph, and ask both; each kind with other questions first, whose times are told apart."""
-    by_server, by_embedded = _searches(store), _embedded_searches(embedded, store, texts)
-    asked = _inputs(list(texts.values()), vectors)
-    exact = {kind: [by_embedded[kind](one) for one in inputs[-_COMPARED:]] for kind, inputs in asked.items()}
-    rows = _embedded_graph(embedded, folder, size)
+    sides, rows = {"server": _searches(store)}, list[Row]()
+    asked, exact = _inputs(list(texts.values()), vectors), dict[str, list[set[str]]]()
+    if embedded is not None:
+        sides[_PEER] = by_embedded = _embedded_searches(embedded, store, texts)
+        exact = {kind: [by_embedded[kind](one) for one in inputs[-_COMPARED:]] for kind, inputs in asked.items()}
+        rows += _embedded_graph(embedded, folder, size)
     for kind, inputs in asked.items():
-        both = by_server[kind], by_embedded[kind]
-        first = [_timed(call, inputs[:RUNS], 1)[0][0] for call in both]
-        found = [_shared([call(one) for one in inputs[-_COMPARED:]], exact[kind]) for call in both]
-        note = "{}; server found {}, embedded {} of what exact search finds".format(size, *found)
-        note += "; p50 of the first questions {:.1f}, embedded {:.1f} ms".format(*first)
+        calls, note = {name: calls[kind] for name, calls in sides.items()}, size
+        for name, call in calls.items():
+            note += f"; {name}: p50 of the first questions {_timed(call, inputs[:RUNS], 1)[0][0]:.1f} ms"
+            if exact:
+                note += f", found {_shared([call(one) for one in inputs[-_COMPARED:]], exact[kind])} of the exact ones"
         for clients in CLIENTS:
-            rows += [_row(kind, clients, by_server[kind], by_embedded[kind], inputs[RUNS:], note)]
+            rows += [_row(kind, clients, calls["server"], calls.get(_PEER), inputs[RUNS:], note)]
             say(f"  {rows[-1].name}: {rows[-1].ours} {rows[-1].note}; embedded {rows[-1].peer_value}")
     return rows
 
@@ -204,7 +212,7 @@ def _spent() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: str) -> list[Row]:
+def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: str, *, as_they_are: bool) -> list[Row]:
     """Search by one client with vectors as they are, as 8-bit numbers and as bits, with and without rescoring."""
     from qdrant_client import models as api
 
@@ -219,9 +227,8 @@ def _quantized(link: QdrantLink, name: str, asked: Sequence[list[float]], size: 
     bits = api.BinaryQuantization(binary=api.BinaryQuantizationConfig(always_ram=True))
     exact = [found(vector, api.SearchParams(exact=True)) for vector in asked[:_COMPARED]]
     rows = list[Row]()
-    for made, kind, oversampled in (
-        (None, "float32", (None,)), (int8, "int8", (None, 2.0)), (bits, "binary", (None, 2.0, 4.0, 8.0))
-    ):  # fmt: skip
+    kinds = ((None, "float32", (None,)), (int8, "int8", (None, 2.0)), (bits, "binary", (None, 2.0, 4.0, 8.0)))
+    for made, kind, oversampled in kinds[:1] if as_they_are else kinds:
         built_s, graph = 0.0, "as they are"
         if made is not None:
             link.call("quantize", partial(_quantize, quantization=made))
@@ -313,16 +320,16 @@ def _row(
     kind: str,
     clients: int,
     ours: Callable[[Any], object],
-    peer: Callable[[Any], object],
+    peer: Callable[[Any], object] | None,
     inputs: Sequence[object],
     note: str,
 ) -> Row:
     server, told = _timed(ours, inputs, clients)
+    row = Row(name=f"server: {kind}, {clients} clients", ours=server[0], ours_p95=server[1], note=f"{told}; {note}")
+    if peer is None:
+        return row
     embedded, peer_told = _timed(peer, inputs, clients)
-    return Row(
-        name=f"server: {kind}, {clients} clients", ours=server[0], ours_p95=server[1], peer=_PEER,
-        peer_value=embedded[0], note=f"{told}; embedded {peer_told}; {note}",
-    )  # fmt: skip
+    return replace(row, peer=_PEER, peer_value=embedded[0], note=f"{told}; embedded {peer_told}; {note}")
 
 
 def _timed(call: Callable[[Any], object], inputs: Sequence[object], clients: int) -> tuple[list[float], str]:
