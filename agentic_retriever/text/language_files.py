@@ -4,9 +4,8 @@ A file has ``language`` (its code), ``spaced`` (whether words stand between spac
 ``complexity`` and ``signals`` for routing; ``clauses`` for questions that are several; ``filters`` for what restricts
 a search; ``answers`` for the kinds of answers; ``numbers`` and ``dates`` for their reader; ``names``; ``questions``
 for words that only ask; ``follow_ups`` for what leans on the question before; ``polarity`` for what turns a sentence
-round; ``sentences`` for where one ends;
-``not_found`` for what is said when there is no answer; ``intents`` for the questions that a benchmark makes; and
-``stopwords``. Who uses a section reads and compiles it.
+round; ``sentences`` for where one ends; ``not_found`` for what is said when there is no answer; ``intents`` for the
+questions that a benchmark makes; and ``stopwords``. Who uses a section reads and compiles it.
 """
 
 import json
@@ -64,10 +63,13 @@ def languages_with(section: str) -> tuple[str, ...]:
 
 # The lists of stop words are short on purpose: a rare word wrongly kept costs BM25 little (its weight is its rarity),
 # one wrongly dropped can never be found. They are written in lower case with accents, question words among them.
+_OF_BM25S: Final = {"da": "DANISH", "no": "NORWEGIAN", "sv": "SWEDISH", "tr": "TURKISH"}  # languages without a file
 
 
 @cache
 def stopwords(language: str) -> frozenset[str]:
+    if language in _OF_BM25S:
+        return frozenset(getattr(import_module("bm25s.stopwords"), f"STOPWORDS_{_OF_BM25S[language]}"))
     return frozenset(language_files().get(language, {}).get("stopwords", ()))
 
 
@@ -107,10 +109,9 @@ def check_strings(entries: object, *, where: str) -> list[str]:
 
 def any_of(options: Iterable[str], *, spaced: bool, where: str) -> re.Pattern[str]:
     """One pattern for all options, longest first, so that the longest that fits is found; whole words if spaced."""
-    ordered = sorted(options, key=len, reverse=True)
-    if not ordered:
+    joined = "|".join(f"(?:{option})" for option in sorted(options, key=len, reverse=True))
+    if not joined:
         return NEVER
-    joined = "|".join(f"(?:{option})" for option in ordered)
     try:
         return re.compile(rf"(?<!\w)(?:{joined})(?!\w)" if spaced else joined)
     except re.error as err:

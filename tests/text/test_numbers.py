@@ -42,7 +42,9 @@ def test_words_that_only_look_like_numbers(text):
     assert find_numbers(text) == []
 
 
-@pytest.mark.parametrize("text", ["2021-03-04", "4 March 2021", "4 de marzo de 2021", "4 มี.ค. 2564", "4. März 2021"])
+@pytest.mark.parametrize(
+    "text", ["2021-03-04", "4 March 2021", "4 de marzo de 2021", "4 มี.ค. 2564", "4. März 2021", "4 марта 2021 г."]
+)
 def test_a_date_is_the_same_in_every_form(text):
     (date,) = find_dates(text)
     assert date.readings == ((2021, 3, 4),)

@@ -174,10 +174,9 @@ def test_long_texts_take_linear_time(unit: str) -> None:
 
 
 def test_stopwords_and_count_overlap() -> None:
-    for language in ("en", "es", "fr", "de", "it", "pt"):
-        words = stopwords(language)
-        assert len(words) > 100
-        assert all(Tokenizer(language).tokens(word) == [] for word in words)
+    for language in ("en", "es", "fr", "de", "it", "pt", "ru", "nl", "da", "no", "sv", "tr"):
+        assert len(stopwords(language)) > 100
+        assert all(Tokenizer(language).tokens(word) == [] for word in stopwords(language))
     assert stopwords("th") == stopwords("und") == frozenset()
     assert count_overlap(["a", "b", "b"], ["b", "c"]) == 0.5
     assert count_overlap([], ["b"]) == count_overlap(["a"], []) == 0.0
