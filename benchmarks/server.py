@@ -119,8 +119,8 @@ def run(options: Options) -> list[Row]:
     size = f"{count:,} x {DIMENSION}, {'real vectors with noise' if real else 'clusters'}, Qdrant {version}"
     alone = bool(os.environ.get("QDRANT_ALONE"))
     try:
-        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as made:
-            embedded = None if alone else made
+        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as beside:
+            embedded = None if alone else beside
             rows, texts = _filled(link, store, embedded, vectors.batches(count), size)
             rows += _asked(store, embedded, Path(folder), texts, vectors, size)
             asked = vectors.asked[RUNS:].tolist()
@@ -150,7 +150,8 @@ def _filled(
     before, count = _space(), len(texts)
     _let_build(link, store.dense_vector_name, True)
     built_s, graph = _built(link)
-    say(f"  {count:,} nodes: server {taken[0]:.1f} s, then {built_s:.1f} s until it rests; embedded {taken[1:]} s")
+    told = ", embedded ".join(f"{each:.1f} s" for each in taken)
+    say(f"  {count:,} nodes: server {told}; then {built_s:.1f} s until the server rests")
     return [
         Row(
             name="server: nodes added", unit=Unit.NODES_PER_S, ours=count / taken[0], peer=_PEER if taken[1:] else "",
@@ -356,7 +357,7 @@ def _shared(ours: Sequence[set[str]], exact: Sequence[set[str]]) -> str:
 
 
 def _built(link: QdrantLink) -> tuple[float, str]:
-    """Wait until the server rests; return the seconds until then, and of how many vectors it has graphs."""
+    """Wait until the server rests; return the seconds until then, and what it has indexed, sparse vectors among it."""
     start = rested = time.perf_counter()
     while True:
         info = link.call("read a collection", lambda client: client.get_collection(COLLECTION))
@@ -364,7 +365,7 @@ def _built(link: QdrantLink) -> tuple[float, str]:
         if info.status.value != "green":
             rested = now
         elif now - rested > _RESTS_S:
-            return rested - start, f"{info.indexed_vectors_count:,} vectors in graphs, {info.segments_count} segments"
+            return rested - start, f"{info.indexed_vectors_count:,} vectors indexed, {info.segments_count} segments"
         time.sleep(0.1)
 
 
