@@ -16,7 +16,7 @@ import re
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -119,8 +119,10 @@ def run(options: Options) -> list[Row]:
     size = f"{count:,} x {DIMENSION}, {'real vectors with noise' if real else 'clusters'}, Qdrant {version}"
     alone = bool(os.environ.get("QDRANT_ALONE"))
     try:
-        with tempfile.TemporaryDirectory() as folder, QdrantEdgeVectorStore(folder) as beside:
-            embedded = None if alone else beside
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            nullcontext() if alone else QdrantEdgeVectorStore(folder) as embedded,
+        ):
             rows, texts = _filled(link, store, embedded, vectors.batches(count), size)
             rows += _asked(store, embedded, Path(folder), texts, vectors, size)
             asked = vectors.asked[RUNS:].tolist()

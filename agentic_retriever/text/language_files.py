@@ -63,12 +63,12 @@ def languages_with(section: str) -> tuple[str, ...]:
 
 # The lists of stop words are short on purpose: a rare word wrongly kept costs BM25 little (its weight is its rarity),
 # one wrongly dropped can never be found. They are written in lower case with accents, question words among them.
-_OF_BM25S: Final = {"da": "DANISH", "no": "NORWEGIAN", "sv": "SWEDISH", "tr": "TURKISH"}  # languages without a file
+_OF_BM25S: Final = {"da": "DANISH", "no": "NORWEGIAN", "sv": "SWEDISH", "tr": "TURKISH"}  # where no file has a list
 
 
 @cache
 def stopwords(language: str) -> frozenset[str]:
-    if language in _OF_BM25S:
+    if language in _OF_BM25S and language not in languages_with("stopwords"):
         return frozenset(getattr(import_module("bm25s.stopwords"), f"STOPWORDS_{_OF_BM25S[language]}"))
     return frozenset(language_files().get(language, {}).get("stopwords", ()))
 
