@@ -198,15 +198,14 @@ class _Encoder:
         bias = np.concatenate([self._weights.vector(name + ".b") for name in names])
         smooth = (matrix / rows.scale).astype(np.float32)
         scales = np.abs(smooth).max(axis=1) / np.float32(self._top)
-        arrays = np.rint(smooth / scales[:, None]).astype(np.int8).T, scales, np.zeros(len(scales), np.int8)
-        weights, sizes, zeros = map(self._constant, arrays)
+        weights = self._constant(np.rint(smooth / scales[:, None]).astype(np.int8).T)
         true, ends, stands_out = matrix.astype(np.float64).T, rows.sample[:2] - rows.mean, rows.mean.any()
         given = self._with_ends(rows.name, -ends * rows.scale) if stands_out else rows.name
         whole, size, zero = self._node("DynamicQuantizeLinear", given, names=3)
         offset, sample = rows.mean @ true + bias, rows.sample @ true + bias
         if onto is not None:
             offset, sample = offset + onto.mean, sample + onto.sample
-        inputs = (whole, weights, size, sizes, zero, zeros, self._constant(offset.astype(np.float32)))
+        inputs = (whole, weights, size, self._constant(scales), zero, "", self._constant(offset.astype(np.float32)))
         (product,) = self._node("MatMulIntegerToFloat", *inputs, domain=_MICROSOFT)
         if onto is not None:
             (even,) = self._node("Mul", onto.name, self._constant((1 / onto.scale).astype(np.float32)))

@@ -28,7 +28,7 @@ from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_cla
 MAX_TERM: Final = 64
 _MAX_CACHED: Final = 1 << 16
 _MAX_SEGMENTS: Final = 5
-_MAX_REPEATED: Final = 8  # characters
+_MOST_TIMES: Final = {2: 2, 3: 6}  # that a word counts beside bigrams or trigrams, which are several for one word
 
 _STEMMERS: Final = {
     "ar": "arabic", "ca": "catalan", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish",
@@ -270,9 +270,11 @@ class Tokenizer:
     def weighed_tokens(self, text: str) -> list[str]:
         """Cut a query as ``query_tokens`` does, for scores that add up over terms.
 
-        Beside n-grams a word or a number comes as often as a run of its length has n-grams, so that it counts as much.
+        Beside n-grams a word or a number comes more than once; of Chinese and the like nothing is left that only asks.
         """
-        return self._cut(text, shorter=False, size=_size_of_grams(text))
+        size = _size_of_grams(text)
+        left = self._cut(without_asking(text), shorter=False, size=size) if size == 2 else ()
+        return left or self._cut(text, shorter=False, size=size)
 
     def _cut(self, text: str, *, shorter: bool, size: int = 0) -> list[str]:
         text = lexical_form(text)
@@ -284,7 +286,7 @@ class Tokenizer:
             if kind is None:
                 terms = terms_of(unit) if len(unit) <= MAX_TERM else long_terms_of(unit)
                 if terms:
-                    found.extend(terms * max(1, min(len(unit), _MAX_REPEATED) - size + 1) if size else terms)
+                    found.extend(terms * max(1, min(len(unit) - size + 1, _MOST_TIMES[size])) if size else terms)
                 elif unit.isupper() and _is_code(text, match.start(), match.end()):
                     found.append(unit.casefold())
             elif "." in unit:
@@ -298,8 +300,6 @@ class Tokenizer:
 
 def _size_of_grams(text: str) -> int:
     """Return how long the n-grams of a text are; 0 where it has none."""
-    if text.isascii():
-        return 0
     return 3 if re.search(f"[{_TRIGRAM_CHARS}]", text) else 2 if re.search(f"[{_BIGRAM_CHARS}]", text) else 0
 
 

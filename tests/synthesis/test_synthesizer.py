@@ -199,7 +199,7 @@ def test_unsupported_sentences_lower_the_confidence(handbook):
 
 @pytest.mark.parametrize(
     ("query", "language", "expected"),
-    [("What is it?", None, "en"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
+    [("What?", None, "en"), ("왜?", None, "ko"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
      ("Wie hoch ist die Miete der Wohnung?", None, "de"), ("Was?", "de", "de"), ("Nani?", "sw", "en")],
 )  # fmt: skip
 def test_no_nodes_say_so_in_the_questions_language_without_a_call(query, language, expected):
