@@ -272,7 +272,7 @@ class Tokenizer:
 
         Beside n-grams a word or a number comes more than once; of Chinese and the like nothing is left that only asks.
         """
-        size = _size_of_grams(text)
+        size = 0 if text.isascii() else _size_of_grams(text)
         left = self._cut(without_asking(text), shorter=False, size=size) if size == 2 else ()
         return left or self._cut(text, shorter=False, size=size)
 
