@@ -19,6 +19,24 @@ WORDS = [
     "levy", "duty", "bridge", "toll", "road",
 ]  # fmt: skip
 
+# How the code of another process begins.
+PROCESS = """
+import os, signal, sys
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import StoreBusyError
+from agentic_retriever.indices import IndexStorage
+from agentic_retriever.testing import FakeEmbedding
+def kill_at(owner, name, turn, done_first):
+    real, turns = getattr(owner, name), []
+    def step(*args, **kwargs):
+        turns.append(1)
+        done = real(*args, **kwargs) if done_first or len(turns) < turn else None
+        if len(turns) == turn:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+    setattr(owner, name, step)
+"""
+
 
 def vector(number: int, dimension: int = DIMENSION) -> list[float]:
     chosen = random.Random(number)

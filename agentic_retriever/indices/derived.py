@@ -208,8 +208,8 @@ class DerivedCollection(Generic[V]):
     def store(self) -> NodeStore:
         """The collection, opened with its first use; one that is damaged is made anew."""
         with self._opening:
-            self._check_open()
             if self._store is None:
+                self._check_open()  # a build under way may still write down what it has
                 opening = partial(self._index.stores.open, self.name, self._index.manifest.dimension)
                 try:
                     self._store = opening()
@@ -356,6 +356,7 @@ class DerivedCollection(Generic[V]):
             self.store.flush()
             self._save(state)
         except errors.StoreError as err:
+            self._check_open()  # what is closed meanwhile is no fault to tell of
             what = "the state of the %s could not be saved (%s); they are checked again next time"
             logger.warning(what, self.name, err)
         return state

@@ -8,6 +8,7 @@ import pytest
 from llama_index.core.schema import Document
 from qdrant_servers import QdrantServer
 from redis_servers import OwnServer
+from store_tools import PROCESS
 from waiting import in_threads
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
@@ -197,18 +198,16 @@ def test_a_database_that_goes_away_and_comes_back(machine, postgres_url):
         add(router, dog=f"{DOG} {turn}")
 
 
-KILLED = """
-import os, signal, sys
+KILLED = f"""{PROCESS}
 from llama_index.core.schema import Document
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.indices import Indexer
-from agentic_retriever.testing import FakeEmbedding
 data_dir, qdrant, database, step = sys.argv[1:]
 config = RouterConfig(data_dir=data_dir, qdrant_url=qdrant, database_url=database, query_log="none")
 router = AgenticRouter(config, embedding=FakeEmbedding(dimension=32))
 index = router.stored_index("docs")
-setattr(Catalog, step, lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL))
+kill_at(Catalog, step, turn=1, done_first=False)
 Indexer(index).add_documents([Document(text="changed by a machine that dies", doc_id="cat")])
 """
 

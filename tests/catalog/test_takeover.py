@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 from llama_index.core.schema import Document
 from older import make_old, old_history
-from store_tools import copied_store
+from store_tools import PROCESS, copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.catalog.history import QueryLog
@@ -96,22 +96,11 @@ def test_a_catalog_file_moves_to_the_server_that_is_named_later(old, before, pos
         assert router.index_names() == []  # their vectors are not there
 
 
-KILLED = """
-import os, signal, sys
+KILLED = f"""{PROCESS}
 from pathlib import Path
 from agentic_retriever.catalog import indexes, takeover
-from agentic_retriever.indices import IndexStorage
 place, name, turn, done_first = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "after"
-owner = indexes.Indexes if hasattr(indexes.Indexes, name) else takeover
-real, turns = getattr(owner, name), []
-def step(*args, **kwargs):
-    turns.append(1)
-    if len(turns) < turn:
-        return real(*args, **kwargs)
-    if done_first:
-        real(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(owner, name, step)
+kill_at(indexes.Indexes if hasattr(indexes.Indexes, name) else takeover, name, turn, done_first)
 IndexStorage(place).names()
 """
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, TextNode
-from store_tools import Told
+from store_tools import PROCESS, Told
 from waiting import wait_until
 
 from agentic_retriever.embeddings import EmbeddingModel
@@ -144,11 +144,8 @@ def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
     assert embedded_twice == set(), "what was written before the failure was embedded again"
 
 
-KILLED = """
-import sys, time
-from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.indices import IndexStorage
-from agentic_retriever.testing import FakeEmbedding
+KILLED = f"""{PROCESS}
+import time
 class Slow(FakeEmbedding):
     def _get_text_embeddings(self, texts):
         time.sleep(0.02)
@@ -273,6 +270,23 @@ def test_what_fails_in_the_background_is_logged_and_what_is_closed_ends_it(index
     index.build_in_background()
     wait_until(lambda: not any("views of docs" in thread.name for thread in threading.enumerate()))
     assert len(caplog.messages) == 1
+
+
+def test_what_is_closed_during_its_last_batch_keeps_what_was_built_and_logs_nothing(storage, index, base, caplog):
+    closing = threading.Thread(target=index._leaves.close)
+
+    def close_meanwhile(_done):
+        if not closing.ident:
+            closing.start()
+            wait_until(lambda: index._leaves._closed)
+
+    index._leaves.refresh(Mock(nodes_done=close_meanwhile))
+    closing.join(10)
+    with pytest.raises(StoreClosedError):
+        index._leaves.refresh(derivation=index._leaves._derivation)
+    assert caplog.messages == []
+    storage.close()
+    assert DERIVED & storage.open("docs", EmbeddingModel(base, name="fake")).views == {View.HIERARCHY}
 
 
 def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_leaves(storage, base):

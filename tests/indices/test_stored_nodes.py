@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 from llama_index.core.schema import Document, TextNode
+from store_tools import PROCESS
 from waiting import in_threads
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
@@ -426,12 +427,7 @@ def test_a_second_process_reads_a_copy_of_what_is_settled_and_changes_nothing(
 ):
     Indexer(index).add_path(folder)
     index.build_views()
-    code = (
-        "import sys\n"
-        "from agentic_retriever.embeddings import EmbeddingModel\n"
-        "from agentic_retriever.errors import StoreBusyError\n"
-        "from agentic_retriever.indices import IndexStorage\n"
-        "from agentic_retriever.testing import FakeEmbedding\n"
+    code = PROCESS + (
         "embedding, storage = EmbeddingModel(FakeEmbedding(), name='fake'), IndexStorage(sys.argv[1])\n"
         "try:\n    index = storage.open('docs', embedding)\nexcept StoreBusyError:\n    sys.exit(7)\n"
         "print(index.count(), len(index.vector_store.get_nodes()), len(index.doc_ids()))\n"
@@ -462,12 +458,7 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     storage, index, folder, embedding
 ):
     Indexer(index).add_path(folder)
-    code = (
-        "import sys\n"
-        "from agentic_retriever.embeddings import EmbeddingModel\n"
-        "from agentic_retriever.errors import StoreBusyError\n"
-        "from agentic_retriever.indices import IndexStorage\n"
-        "from agentic_retriever.testing import FakeEmbedding\n"
+    code = PROCESS + (
         "model = EmbeddingModel(FakeEmbedding(), name='fake')\n"
         "try:\n    IndexStorage(sys.argv[1]).open('docs', model, to_change=True)\n"
         "except StoreBusyError as err:\n    print('busy')\n"
@@ -518,14 +509,12 @@ def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
 
 
 KILLED = """
-import os, signal, sys, traceback
+import traceback
 from llama_index.core.schema import Document
-from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.indices import Indexer, IndexStorage, ingest
+from agentic_retriever.indices import Indexer, ingest
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore as Store
-from agentic_retriever.testing import FakeEmbedding
 
 STEPS = [(Catalog, "begin"), (Store, "add"), (Store, "delete_nodes"), (Catalog, "confirm")]
 ingest.FLUSH_NODES = 3
@@ -547,15 +536,7 @@ def update(version):
 
 def killed(version):
     kind, name = STEPS[version % 4]
-    real, turn, done_first, turns = getattr(kind, name), 1 + version // 8 % 4, version // 4 % 2, []
-    def step(*args, **kwargs):
-        turns.append(1)
-        if len(turns) < turn:
-            return real(*args, **kwargs)
-        if done_first:
-            real(*args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
-    setattr(kind, name, step)
+    kill_at(kind, name, turn=1 + version // 8 % 4, done_first=version // 4 % 2)
     update(version)
 
 def ended(version):
@@ -585,6 +566,6 @@ print("done")
 
 def test_kills_in_the_write_phase_of_updates_lose_nothing_and_leave_nothing_twice(tmp_path):
     """Eight moments, before and after each of four steps; KILLS=100 takes two minutes."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path), os.environ.get("KILLS", "8")]
+    command = [sys.executable, "-c", PROCESS + KILLED, str(tmp_path), os.environ.get("KILLS", "8")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "done\n", done.stderr[-2_000:]
