@@ -102,7 +102,9 @@ def unit(vectors: npt.ArrayLike) -> Matrix:
 def write(folder: Path, name: str, ids: Mapping[str, Sequence[str]], documents: Matrix, questions: Matrix) -> None:
     """Write one file of vectors as ``bench --vectors`` reads it."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / f"{name}.npz", doc_vectors=documents, query_vectors=questions, **ids)  # type: ignore[arg-type]  # of ids
+    doc_ids, query_ids = (np.asarray(ids[key]) for key in ("doc_ids", "query_ids"))
+    place = folder / f"{name}.npz"
+    np.savez(place, doc_ids=doc_ids, query_ids=query_ids, doc_vectors=documents, query_vectors=questions)
 
 
 def compare(
