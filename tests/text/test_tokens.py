@@ -136,7 +136,7 @@ def test_a_number_weighs_more_beside_n_grams_and_what_only_asks_nothing() -> Non
     tokenizer = Tokenizer("th")
     assert [tokenizer.weighed_tokens(f"โฉนด {number}").count(number) for number in ("10234", "5")] == [3, 1]
     assert tokenizer.weighed_tokens("地契 10234 とは何ですか") == ["地契", "10234", "10234"]
-    assert tokenizer.weighed_tokens("为什么") == ["为什", "什么"]
+    assert list(map(tokenizer.weighed_tokens, ("为什么", "何炅是谁"))) == [["为什", "什么"], ["何炅", "炅是"]]
     assert tokenizer.weighed_tokens("deed 10234") == tokenizer.query_tokens("deed 10234")
     assert set(tokenizer.weighed_tokens("โฉนด NS-3")) == set(tokenizer.query_tokens("โฉนด NS-3"))
 
