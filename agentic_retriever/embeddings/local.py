@@ -189,7 +189,7 @@ def _session(model: bytes | str, threads: int = 1, second: int | None = None) ->
         options.add_session_config_entry("session.intra_op_thread_affinities", str(second + 1))  # it counts from 1
     # The next level fuses Add and LayerNormalization into one step that takes longer than both.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.enable_cpu_mem_arena = False  # as fast without, and nothing is kept between texts
+    options.enable_cpu_mem_arena = isinstance(model, bytes)  # a folder's may take gigabytes for one long text
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
