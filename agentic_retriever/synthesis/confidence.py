@@ -17,7 +17,7 @@ from agentic_retriever.schema import Record, frozen
 
 # The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
 SIGNS: Final[Mapping[str, int]] = frozen(
-    {"reachable": 1, "ahead": 1, "absent": -1, "unknown": -1, "documents": -1}
+    {"reachable": 1, "ahead": 1, "heard": 1, "absent": -1, "unknown": -1, "documents": -1}
     | {"absent_names": -1, "absent_codes": -1}
     | {"beyond": 1, "contrast": 1, "tailored": 1, "margin": 1, "behind": -1, "unseen": 0}
 )

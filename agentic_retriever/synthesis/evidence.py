@@ -82,23 +82,23 @@ def _by_words(
     if known.settled and passages and not terms:
         return {"reachable": 1.0, "absent": 0.0}
     if foreign or not passages or not terms:
-        return dict.fromkeys(("reachable", "absent", "unknown", "ahead"))
+        return dict.fromkeys(("reachable", "absent", "unknown", "ahead", "heard"))
     own = [frozenset(tokenizer.tokens(f"{passage.header}\n{passage.shown}")) for passage in passages]
     weights, unknown = _weights(terms, own, profile)
-    everywhere = frozenset[str]().union(*own)
+    best = max(known.by_words.get(passage.node_id, 0.0) for passage in passages)
     return {
         "reachable": max(_share(weights, there) for there in own),
-        "absent": 1 - _share(weights, everywhere),
+        "absent": 1 - _share(weights, frozenset[str]().union(*own)),
         "unknown": unknown,
-        "ahead": _ahead(passages, at, known.by_words),
+        "ahead": _ahead(passages, at, known.by_words) / best if best > 0 else None,
+        "heard": math.log(best / len(terms)) if best > 0 else None,  # of rare words that are often there
     }
 
 
-def _ahead(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> float | None:
-    """How far the cited passage is ahead of other places by its words, as a share of the best score."""
-    best = max((scores.get(passage.node_id, 0.0) for passage in passages), default=0.0)
+def _ahead(passages: Sequence[ContextPassage], at: int, scores: Mapping[str, float]) -> float:
+    """How far the cited passage is ahead of other places by its words."""
     others = [scores.get(one.node_id, 0.0) for one in passages if not _same_place(one, passages[at])]
-    return (scores.get(passages[at].node_id, 0.0) - max(others, default=0.0)) / best if best > 0 else None
+    return scores.get(passages[at].node_id, 0.0) - max(others, default=0.0)
 
 
 def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:

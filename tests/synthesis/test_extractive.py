@@ -80,11 +80,10 @@ def test_what_conditions_said_counts_as_found():
 
 def test_a_passage_that_words_find_far_before_others_is_ahead():
     passages = assemble([make_node("one", node_id="a"), make_node("two", doc_id="b", node_id="b")], max_chars=9_999)
-    cited = [passages[0].cite(0, 3, 1.0)]
-    ahead, behind = (
-        figures_of("one thing", passages, cited, Evidence(by_words={"a": mine, "b": 4.0})) for mine in (8.0, 1.0)
-    )
-    assert (ahead["ahead"], behind["ahead"]) == (0.5, -0.75)
+    cited, words = [passages[0].cite(0, 3, 1.0)], ({"a": mine, "b": 4.0} for mine in (8.0, 1.0))
+    ahead, behind = (figures_of("one thing", passages, cited, Evidence(by_words=found)) for found in words)
+    found = ahead["ahead"], behind["ahead"], ahead["heard"] - behind["heard"]
+    assert found == pytest.approx((0.5, -0.75, math.log(2)))
 
 
 def test_asking_words_of_unspaced_scripts_are_no_terms():
@@ -635,7 +634,7 @@ def test_thresholds_keep_to_what_may_be_declined_and_what_is_called_high(script)
     for at in range(400):
         answerable = at % 2 == 0
         figures = {"beyond": rng.gauss(3.0 if answerable else 0.0, 1.0), "margin": rng.random()}
-        right = answerable and rng.random() < figures["margin"] * 1.2
+        right = answerable and figures["margin"] + rng.gauss(0.0, 0.1) > 0.5
         family, common = f"f{at % 3}", {"corpus": "c", "kind": "long", "answerable": answerable, "right": right}
         rows.append(script.Row(family=family, figures=figures, **common))
     models, declined, high = script.judged(rows)
@@ -644,6 +643,7 @@ def test_thresholds_keep_to_what_may_be_declined_and_what_is_called_high(script)
     assert sum(declined) - sum(declined[at] for at in answerable) > 100
     assert sum(rows[at].right for at in range(400) if high[at]) / sum(high) > 0.8
     assert 0 < models.answered_from < 1
+    assert models.right.weights["beyond"] == 0  # of the topic, not of the place
 
 
 @pytest.mark.parametrize(
