@@ -4,7 +4,8 @@
 one of the vectors (``NAME.npz``) that an earlier engine made of them. It embeds their texts with today's engine and by
 plain products of 32-bit numbers (all seven public collections take a quarter of an hour on two cores); prints for each
 1 - cosine between the three; and writes folders for ``agentic-retriever bench COLLECTION --vectors``: for each engine
-``new``, ``new-questions`` on the earlier documents, ``half`` and ``other-half`` of the documents, by a hash of ids.
+``new``, ``new-questions`` on the earlier documents, and, as one half is drawn well or badly, eight times ``half-N`` and
+``other-half-N`` of the documents, by hashes of ids.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 WEIGHTS = "e5-small-q4.bin"
+DRAWS = 8
 # Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26; exact to 1.5e-7.
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0)
 
@@ -95,7 +97,7 @@ def compare(collection: Path, earlier: Path, out: Path, engines: Mapping[str, Em
     documents = {one.doc_id: passage(one) for one in dataset.documents if one.doc_id in known.documents}
     questions = {one.query_id: one.text for one in dataset.queries if one.query_id in known.queries}
     before = np.stack([known.documents[i] for i in documents]), np.stack([known.queries[i] for i in questions])
-    first = np.array([zlib.crc32(one.encode()) % 2 == 0 for one in documents])[:, None]
+    hashes = np.array([[zlib.crc32(f"{draw or ''}{one}".encode()) for one in documents] for draw in range(DRAWS)])
 
     def write(kind: str, passages: Matrix, asked: Matrix) -> None:
         (out / kind).mkdir(parents=True, exist_ok=True)
@@ -109,8 +111,9 @@ def compare(collection: Path, earlier: Path, out: Path, engines: Mapping[str, Em
         made, asked = found[engine] = embed(list(documents.values()), False), embed(list(questions.values()), True)
         write(f"{engine}-new", made, asked)
         write(f"{engine}-new-questions", before[0], asked)
-        write(f"{engine}-half", np.where(first, made, before[0]), asked)
-        write(f"{engine}-other-half", np.where(first, before[0], made), asked)
+        for draw, first in enumerate(hashes[:, :, None] % 2 == 0):
+            write(f"{engine}-half-{draw}", np.where(first, made, before[0]), asked)
+            write(f"{engine}-other-half-{draw}", np.where(first, before[0], made), asked)
     errors = []
     for a, b in (("today", "earlier"), ("today", "exact"), ("earlier", "exact")):
         pair = (f"{1 - (x * y).sum(axis=1).mean():.6f}" for x, y in zip(found[a], found[b], strict=True))
