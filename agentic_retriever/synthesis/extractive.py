@@ -212,7 +212,7 @@ class ExtractiveSynthesizer:
             text=text,
             citations=citations,
             support=_BLIND_SUPPORT if blind else 1.0,
-            ranking=tuple(found[i].passage.number for i in _best_of_passages(found, whole)),
+            ranking=tuple(dict.fromkeys(found[int(i)].passage.number for i in np.argsort(-whole, kind="stable"))),
             degraded=degraded,
         )
 
@@ -478,14 +478,14 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 #
 # The weights are fitted: softmax over the sentences of each question (half of the sample and of XQuAD in English and
 # Spanish, all of a long FAQ document), by the likelihood of those that answer. Those of place and passage are chosen by
-# how many answers cite the right place (the sample, XQuAD, HotpotQA, FAQs in English and French).
+# how many answers cite the right place (FAQs in English, French, Italian and Dutch) or have it (XQuAD, the sample).
 
 _EMBEDDED: Final = 12  # most sentences of one answer that are embedded
 _LOOKED_AT: Final = 4  # passages of which the first sentence and the best others are embedded
 _EACH: Final = 3
 _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
-_BY_PLACE: Final = 0.6
+_BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
 
 
@@ -499,10 +499,10 @@ def _weighed(
         said[i] += _NEAR * near
         of_passage.setdefault(found[i].passage.number, []).append(cosines[i])
     about = _spread({number: sum(values) / len(values) for number, values in of_passage.items()})
-    factors, own = _code_factors(found, weights), _own_shares(found, weights)
+    factors, own, standing = _code_factors(found, weights), _own_shares(found, weights), _standings(found)
     whole = [
         said[i]
-        + _BY_PLACE / c.passage.number
+        + _BY_PLACE * (1 / c.passage.number + standing[c.passage.number]) / 2
         + _BY_PASSAGE * about.get(c.passage.number, 0.0)
         # A row is short of words, which stand in its head.
         + (_BY_ROW * own[i] if c.text.startswith("|") and c.terms & weights.keys() else 0.0)
@@ -515,6 +515,12 @@ def _spread(values: Mapping[int, float]) -> dict[int, float]:
     """Stretch the cosines of one model, which crowd together, over [0, 1]."""
     low, high = min(values.values(), default=0.0), max(values.values(), default=0.0)
     return {key: (value - low) / (high - low) if high > low else 1.0 for key, value in values.items()}
+
+
+def _standings(found: Found) -> dict[int, float]:
+    """Where each passage stands between the last and the first, by the scores that they were found with."""
+    scores = {c.passage.number: c.passage.node.score or 0.0 for c in found}
+    return _spread({number: score if math.isfinite(score) else 0.0 for number, score in scores.items()})
 
 
 def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVector) -> dict[int, float]:
@@ -534,14 +540,6 @@ def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVect
     return {i: float(cosine) for i, cosine in zip(best, cosines, strict=True)}
 
 
-def _best_of_passages(found: Found, whole: Scores) -> list[int]:
-    """The best sentence of each passage, the best passage first."""
-    best: dict[int, int] = {}
-    for i in np.argsort(-whole, kind="stable"):
-        best.setdefault(found[int(i)].passage.number, int(i))
-    return list(best.values())
-
-
 # --- the choice: the best sentences that do not repeat each other, for all that was asked ---------------------------
 
 _MAX_LIST_CHARS: Final = 800
@@ -552,7 +550,8 @@ _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
 _NUMBER_IN_NAME: Final = 3.0
 _DIVERSITY: Final = 0.3
-_SAME_PASSAGE: Final = 0.1  # what a sentence loses by each that is chosen of its passage: another one may be the right
+# What a sentence loses by each that is chosen of its passage: less in one that stands far above the second.
+_SAME_PASSAGE: Final = 0.3
 _LEAST_WHOLE: Final = 0.55
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
@@ -619,23 +618,24 @@ def _for_parts(found: Found, scores: Scores, question: Question, weights: Weight
 def _diverse(
     found: Found, said: Scores, whole: Scores, weights: Weights, given: Sequence[int], *, most: int, least: float
 ) -> list[int]:
-    """Add sentences greedily: one loses by what it has in common with those chosen before.
+    """Add sentences by maximal marginal relevance: one loses by what it has in common with those chosen before.
 
-    This is maximal marginal relevance (J. Carbonell and J. Goldstein, "The Use of MMR, Diversity-Based Reranking for
-    Reordering Documents and Producing Summaries", SIGIR 1998). The neighbour of a chosen sentence gains by the
-    question's terms that it adds: "A reserve exists. Only the CFO can release it."
+    The neighbour of a chosen one gains by the terms that it adds: "A reserve exists. Only the CFO can release it."
     """
     chosen = list(given)
     left = [int(i) for i in np.argsort(-whole, kind="stable") if int(i) not in chosen]
     seen = frozenset().union(*(found[i].terms for i in chosen))
     missing = {term: weight for term, weight in weights.items() if term not in seen}
-    total = sum(weights.values()) or 1.0
+    total, standing = sum(weights.values()) or 1.0, _standings(found)
+    second = [0.0, 0.0, *sorted(standing.values())][-2]
+    same = {number: _SAME_PASSAGE * (second**2 if own == 1 else 1.0) for number, own in standing.items()}
     while left and len(chosen) < most:
+        of = Counter(found[j].passage.number for j in chosen)
         gains = np.array(
             [
                 (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
                 - _DIVERSITY * _repeated(found, i, chosen)
-                - _SAME_PASSAGE * sum(found[j].passage is found[i].passage for j in chosen)
+                - same[number := found[i].passage.number] * of[number]
                 for i in left
             ]
         )

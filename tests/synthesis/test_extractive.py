@@ -94,8 +94,7 @@ def test_asking_words_of_unspaced_scripts_are_no_terms():
 
 
 def test_rare_terms_weigh_more_and_absent_ones_most():
-    question = Question.of("pump oil zebra", Tokenizer("en"))
-    weights = question.weights([{"pump", "oil"}, {"pump"}, {"pump"}, {"water"}])
+    weights = Question.of("pump oil zebra", Tokenizer("en")).weights([{"pump", "oil"}, {"pump"}, {"pump"}, {"water"}])
     assert 0.5 <= weights["pump"] < weights["oil"] < weights["zebra"] == 1.0
 
 
@@ -135,8 +134,7 @@ def test_the_sentence_that_answers_is_quoted(handbook):
     assert found.text == "The daily allowance for meals is EUR 48 in Germany. [1]"
     (citation,) = found.citations
     assert citation.quote == "The daily allowance for meals is EUR 48 in Germany."
-    source = handbook[0].node.text
-    assert source[citation.start : citation.end] == citation.quote
+    assert handbook[0].node.text[citation.start : citation.end] == citation.quote
     assert (citation.title, citation.section, citation.page, citation.score) == ("Travel", "2 > 2.1", 3, 1.0)
     assert found.support == 1.0
 
@@ -200,10 +198,17 @@ def test_the_best_evidence_comes_first_and_a_model_reads_it_first():
     assert found.ranking == (2, 1)
 
 
-def test_of_sentences_that_are_nearly_as_good_one_of_another_passage_is_taken():
-    texts = ["Boats are of wood.", "Bread is baked at night.", "Pumps need oil. Pumps are loud.", "Pumps drink water."]
-    found = extract("pumps", [make_node(text, doc_id=text) for text in texts], max_sentences=2)
-    assert [citation.doc_id for citation in found.citations] == texts[2:]
+def test_sentences_are_of_several_passages_that_are_nearly_as_good_and_of_one_that_stands_far_above():
+    first = "Valves of a boiler open by pressure. Springs of the boiler shut them again."
+    for score, cited in ((0.95, {"first", "second"}), (0.1, {"first"})):
+        said = {
+            "first": (first, 1.0),
+            "second": ("Shut the valves of a boiler for a test.", score),
+            "third": ("Rain.", 0.0),
+        }
+        nodes = [make_node(text, doc_id=name).model_copy(update={"score": at}) for name, (text, at) in said.items()]
+        found = extract("How do valves of a boiler open and shut?", nodes, max_sentences=2)
+        assert {citation.doc_id for citation in found.citations} == cited
 
 
 def test_headings_and_table_rules_are_never_quoted(handbook):
@@ -244,16 +249,11 @@ def test_who_is_asked_for_by_another_word_is_found_by_its_title():
     ("query", "answer", "noise"),
     [
         ("How long is the warranty?", "The warranty lasts 24 months.", "The warranty covers all parts of the pump."),
-        (
-            "When was the pump warranty changed?", "The pump warranty was changed in March 2021.",
-            "The warranty for the pump was much changed.",
-        ),
+        ("When was the pump warranty changed?", "The pump warranty was changed in March 2021.",
+         "The warranty for the pump was much changed."),
         ("¿Cuánto cuesta la garantía?", "La garantía cuesta 120 coronas.", "La garantía cubre todas las piezas."),
         ("¿Quién firma la garantía?", "La garantía la firma Ana Torres.", "La garantía cubre las piezas del equipo."),
-        (
-            "Why did the warranty end?", "The warranty ended because it was old.",
-            "The warranty end was announced early.",
-        ),
+        ("Why did the warranty end?", "The warranty ended because it aged.", "The warranty end was announced early."),
     ],
 )  # fmt: skip
 def test_the_kind_of_answer_counts(query, answer, noise):
