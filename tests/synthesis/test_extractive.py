@@ -199,14 +199,14 @@ def test_the_best_evidence_comes_first_and_a_model_reads_it_first():
 
 
 def test_sentences_are_of_several_passages_that_are_nearly_as_good_and_of_one_that_stands_far_above():
+    texts = ["Boats are of wood.", "Bread is baked at night.", "Pumps need oil. Pumps are loud.", "Pumps drink water."]
+    found = extract("pumps", [make_node(text, doc_id=text) for text in texts], max_sentences=2)
+    assert [citation.doc_id for citation in found.citations] == texts[2:]
     first = "Valves of a boiler open by pressure. Springs of the boiler shut them again."
-    for score, cited in ((0.95, {"first", "second"}), (0.1, {"first"})):
-        said = {
-            "first": (first, 1.0),
-            "second": ("Shut the valves of a boiler for a test.", score),
-            "third": ("Rain.", 0.0),
-        }
-        nodes = [make_node(text, doc_id=name).model_copy(update={"score": at}) for name, (text, at) in said.items()]
+    second = "Shut the valves of a boiler for a test."
+    for score, cited in ((0.95, {first, second}), (0.1, {first})):
+        scores = {first: 1.0, second: score, "Rain.": 0.0}
+        nodes = [make_node(text, doc_id=text).model_copy(update={"score": at}) for text, at in scores.items()]
         found = extract("How do valves of a boiler open and shut?", nodes, max_sentences=2)
         assert {citation.doc_id for citation in found.citations} == cited
 
