@@ -376,11 +376,7 @@ def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     with AgenticRouter(config, embedding=base, llm=bench.llm, packed=[source]) as router:
         bench.watcher.begin(f"indexing {dataset.name}", len(dataset.documents))
         report = router.add_index(
-            name,
-            _corpus(bench, dataset),
-            description=dataset.description,
-            views=False,
-            progress=_Nodes(bench.watcher),
+            name, _corpus(bench, dataset), description=dataset.description, views=False, progress=_Nodes(bench.watcher)
         )
         yield _Target(
             name=dataset.name,

@@ -387,11 +387,7 @@ class IndexStorage:
     """The indexes that a data directory can use; each is opened with its first use and shared by all threads."""
 
     def __init__(
-        self,
-        data_dir: str | Path,
-        *,
-        server: stored_nodes.StoreServer | None = None,
-        address: Address | None = None,
+        self, data_dir: str | Path, *, server: stored_nodes.StoreServer | None = None, address: Address | None = None
     ) -> None:
         self.data_dir = Path(data_dir)
         self.server = server

@@ -47,7 +47,7 @@ Allowed: TypeAlias = Callable[[Sequence[str]], Collection[str]] | Collection[str
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 KEYWORD: Final = "keyword"
-FORMAT = 2  # 1 had the titles in references where they stand, not with the sections that they name
+FORMAT = 3  # before 3, questions in references counted where they stand, and before 2 the titles of sections, too
 FIRST_BATCH = 64
 LARGEST_BATCH = 4_096
 FITTED_ON: Final = 20_000  # most texts that are looked at to choose how words are weighed on a server
@@ -265,9 +265,9 @@ class TitledReferences:
             known[doc_id] = min(known.get(doc_id, (start, node.node_id)), (start, node.node_id))
 
         def taken(found: re.Match[str]) -> str:
-            title = next(filter(None, found.groups()[1:]))
-            self._titles.append((found[1], doc_id, node.node_id, " ".join(title.split())))
-            return found[1]
+            for title in filter(None, found.groups()[1:]):  # there is one, where there is a number
+                self._titles.append((found[1], doc_id, node.node_id, " ".join(title.split())))
+            return found[1] or ""
 
         return TITLED_RE.sub(taken, text)
 

@@ -575,10 +575,7 @@ class ServerWords:
     """Search by words on a server, and by words and meaning together: BM25 as sparse vectors."""
 
     def __init__(
-        self,
-        store: QdrantServerVectorStore,
-        sparse: SparseBM25 | None = None,
-        on_fitted: OnFitted | None = None,
+        self, store: QdrantServerVectorStore, sparse: SparseBM25 | None = None, on_fitted: OnFitted | None = None
     ) -> None:
         self._store = store
         self._on_fitted = on_fitted

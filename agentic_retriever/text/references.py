@@ -28,10 +28,18 @@ _REACH: Final = 24  # characters
 _NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
 _THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
 
-# ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about, and not what is said here.
+# ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about, and not what is said here. Without
+# a number only a question behind "see", or before what says so in Japanese, is the title of another part.
+_POINTS: Final = (
+    r"\b(?:see|answer to|siehe|vgl\.|voir|cf\.|v[ée]ase|consulte|vedi|si veda|zie|veja|см\.)[^.\n\"“«„「]{0,40}"
+    r"|(?:参见|参考|请见|參見)[^。.\n“「]{0,20}"
+)
 TITLED_RE: Final = re.compile(
     r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){1,4})\.?[\s,:\u7bc0\u8282]{0,3}"
     r"(?:“([^”\n]{4,200})”|„([^“”\n]{4,200})[“”]|«([^»\n]{4,200})»|「([^」\n]{4,200})」)"
+    rf"|(?:{_POINTS})[\"“«„「][^\"“”«»「」\n]{{4,200}}[?？]\s?[\"“”»」]"
+    r"|(?<![^\s(（。、])「[^」\n]{4,200}[?？]」(?=\s*(?:の?節)?[もをは]?\s*(?:参照|参考|見て|見る|ご覧|確認|で説明|で詳))",
+    re.IGNORECASE,
 )
 
 MAX_REFERENCES: Final = 40  # read in one text
@@ -80,5 +88,5 @@ def _numbers(text: str) -> Iterable[str]:
 
 
 def without_titles(text: str) -> str:
-    """Leave of references to numbered sections the number alone."""
+    """Leave of references to numbered sections the number alone, and of such as "see “What is it?”" nothing."""
     return TITLED_RE.sub(r"\1", text)
