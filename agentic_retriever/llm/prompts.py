@@ -2,7 +2,8 @@
 
 A prompt opens with its task, then frames the data: every passage, question or description stands between two lines that
 carry a boundary, which nobody who wrote the data could know and which occurs in none of it, so no text can forge the
-frame. The instruction comes after the data, where a server that cuts a long prompt from its front leaves it. The
+frame. The instruction comes after the data, where a server that cuts a long prompt from its front leaves it; but for
+the question that an answer is asked for, which a small model must read last, or it says ``NO_ANSWER`` to all. The
 boundary is of letters and digits, new for each prompt, at least 8; one that is too simple or occurs in a text is
 refused with a ``SynthesisError``, and the caller draws another one.
 
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from agentic_retriever.errors import SynthesisError
 
-VERSION: Final = "4"
+VERSION: Final = "5"
 MIN_BOUNDARY: Final = 8  # characters
 NO_ANSWER: Final = "NO_ANSWER"  # what a model is told to reply when the passages do not answer the question
 _WORDS: Final[Mapping[str, Any]] = json.loads(
@@ -121,4 +122,5 @@ def _prompt(name: str, boundary: str, frames: Sequence[_Frame], **filled: str) -
         closing = closing.replace(f"{{{gap}}}", value)
     parts = [(opening if isinstance(opening, str) else _FRAMED.format(*opening)).replace("{mark}", boundary)]
     parts += ["\n".join([f"<<{boundary} {name}>>", *data, f"<<{boundary} end of {name}>>"]) for name, data in frames]
-    return "\n\n".join([*parts, closing.replace("{mark}", boundary)])
+    parts.insert(len(parts) - (name == "answer"), closing.replace("{mark}", boundary))
+    return "\n\n".join(parts)

@@ -20,20 +20,18 @@ def test_prompts_have_data_then_instructions_refuse_a_simple_boundary_and_ask_fo
     prompt = prompts.answer_prompt("How long?", [(1, "Guide > 2", "Ten days."), (2, "", "Five.")], "es", MARK)
     passages = [("passage 1", "Source: Guide > 2\nTen days."), ("passage 2", "Source: unknown\nFive.")]
     assert frames(prompt) == [*passages, ("question", "How long?")]
-    instruction = prompt[prompt.rindex("end of question") :]
+    instruction = prompt[prompt.rindex("end of passage 2") : prompt.rindex(f"<<{MARK} question>>")]
     assert [said for said in ("Write in Spanish.", "[1]", prompts.NO_ANSWER) if said not in instruction] == []
     assert "{" not in instruction
+    assert prompt.endswith(f"<<{MARK} question>>\nHow long?\n<<{MARK} end of question>>")
     for boundary in ("", "short", "has space 12345", "newline\n123456", "ขอบเขตที่ยาวพอ"):
         with pytest.raises(SynthesisError):
             prompts.answer_prompt("q", [], "en", boundary)
     for language in ("und", "xx", "", "{mark}"):
         assert "Write in the question's language." in prompts.answer_prompt("q", [], language, MARK)
-    assert prompts.VERSION
     options = [("vector", ["Description: plain"]), ("hybrid", [])]
-    structured, word = (
-        prompts.strategy_choice_prompt("q", options, MARK),
-        prompts.strategy_word_prompt("q", options, MARK),
-    )
+    structured = prompts.strategy_choice_prompt("q", options, MARK)
+    word = prompts.strategy_word_prompt("q", options, MARK)
     for label in ("STRATEGY:", "CONFIDENCE:", "REASONING:"):
         assert label in structured
         assert label not in word
