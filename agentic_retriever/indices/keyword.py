@@ -265,7 +265,8 @@ class TitledReferences:
             known[doc_id] = min(known.get(doc_id, (start, node.node_id)), (start, node.node_id))
 
         def taken(found: re.Match[str]) -> str:
-            for title in filter(None, found.groups()[1:]):  # there is one, where there is a number
+            if found[1]:
+                title = next(filter(None, found.groups()[1:]))
                 self._titles.append((found[1], doc_id, node.node_id, " ".join(title.split())))
             return found[1] or ""
 

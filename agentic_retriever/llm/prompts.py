@@ -116,11 +116,11 @@ def _prompt(name: str, boundary: str, frames: Sequence[_Frame], **filled: str) -
         raise SynthesisError(f"the boundary must be {MIN_BOUNDARY} or more ASCII letters and digits; draw another")
     if any(boundary.casefold() in line.casefold() for _, lines in frames for line in lines):
         raise SynthesisError("the boundary occurs in the data; draw another")
-    opening = _WORDS["prompts"][name]["opening"]
-    closing = "\n".join(_WORDS["prompts"][name]["closing"])
+    words = _WORDS["prompts"][name]
+    opening, closing = words["opening"], "\n".join(words["closing"])
     for gap, value in filled.items():
         closing = closing.replace(f"{{{gap}}}", value)
     parts = [(opening if isinstance(opening, str) else _FRAMED.format(*opening)).replace("{mark}", boundary)]
     parts += ["\n".join([f"<<{boundary} {name}>>", *data, f"<<{boundary} end of {name}>>"]) for name, data in frames]
-    parts.insert(len(parts) - (name == "answer"), closing.replace("{mark}", boundary))
+    parts.insert(len(parts) - bool(words.get("question_last")), closing.replace("{mark}", boundary))
     return "\n\n".join(parts)

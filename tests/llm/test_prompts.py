@@ -29,6 +29,7 @@ def test_prompts_have_data_then_instructions_refuse_a_simple_boundary_and_ask_fo
             prompts.answer_prompt("q", [], "en", boundary)
     for language in ("und", "xx", "", "{mark}"):
         assert "Write in the question's language." in prompts.answer_prompt("q", [], language, MARK)
+    assert prompts.VERSION
     options = [("vector", ["Description: plain"]), ("hybrid", [])]
     structured = prompts.strategy_choice_prompt("q", options, MARK)
     word = prompts.strategy_word_prompt("q", options, MARK)

@@ -358,7 +358,7 @@ def test_what_nodes_say_stays_inside_its_frame(handbook, text):
     (prompt,) = llm.prompts
     mark, at = re.search(rf"<<(\w+) passage (\d)>>\nSource: unknown\n{re.escape(text)}", prompt).groups()
     assert f"<<{mark} passage {at}>>\nSource: unknown\n{text}\n<<{mark} end of passage {at}>>" in prompt
-    assert prompt.rindex("answer the question") > prompt.rindex(f"<<{mark} end of passage")
+    assert re.search(rf"<<{mark} end of passage \d>>[^<>]* answer the question [^<>]*<<{mark} question>>", prompt)
 
 
 @settings(max_examples=100, deadline=None)
@@ -402,7 +402,7 @@ def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_on
     said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
     writer, llm = model_writer([said])
     answer = result_of(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
-    assert "give each a line that begins with its name" in llm.prompts[0].rpartition("Compare meals and hotels.")[0]
+    assert "give each a line that begins with its name" in llm.prompts[0].rpartition("end of passage")[2]
     assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
     assert [check.supported for check in answer.checks] == [True, False, True]
 
