@@ -122,10 +122,8 @@ class _Group(NamedTuple):
 def _grouped(text: str, sections: Sequence[Section], least: int, size: int) -> list[_Group]:
     """Join sections of fewer than ``least`` tokens with those beside them, the nearest relatives first.
 
-    Only a part that fits into one chunk is about one thing ("6.2. Lights" with its "6.2.2. Number"); elsewhere, as
-    between the questions of an FAQ, only what is too little to be worth a vector is joined, and everywhere a long
-    neighbour takes in even less, since both would be harder to find: joining all that is short cost dense search 0.026
-    of RR@10 on an FAQ.
+    Only a part that fits into one chunk is about one thing ("6.2. Lights" with its "6.2.2. Number"); elsewhere only
+    what is too little for a vector is joined: joining all that is short cost dense search 0.026 of RR@10 on an FAQ.
     """
     groups = [_Group([one], one.path, count_tokens(text[one.start : one.end])) for one in sections]
     whole = len(shared_path([one.path for one in sections if one.path]))
@@ -488,8 +486,7 @@ def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 # Token counts and token-sized cuts, offline and the same on every machine.
 #
-# Sizes are counted with the cl100k_base byte-pair encoding, from the rank file that llama-index-core carries in its
-# wheel. LlamaIndex's own get_tokenizer is not called: it writes a process-wide global, changes the environment, and
+# The cl100k_base encoding, from the rank file in llama-index-core's wheel. Its own get_tokenizer writes a global and
 # returns whatever another part of the program has set, which would make node ids depend on the host application.
 
 # LlamaIndex names the file by the SHA-1 of the address that tiktoken would load it from.

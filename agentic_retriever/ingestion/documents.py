@@ -298,10 +298,7 @@ def parse_front_matter(text: str) -> FrontMatter | None:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML comes without types
-    """Reads no aliases, which can multiply a text without bounds, and takes only plain scalars for what they are not.
-
-    Dates, ``yes``, ``007`` and ``12:30`` stay texts.
-    """
+    """Reads no aliases, which can multiply a text without bounds; dates, ``yes``, ``007`` and ``12:30`` stay texts."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 

@@ -8,7 +8,9 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
@@ -99,6 +101,57 @@ def _rst_heading(found: re.Match[str], styles: dict[tuple[str, bool], int]) -> s
     return f"{'#' * min(level, 6)} {title}"
 
 
+# Plain text as a terminal or a printer gets it: indented all through, with running heads, and words cut at line ends
+
+_MOSTLY = 0.8  # of the lines of such a text are indented
+_LEAST_LINES = 50
+_REPEATED = 3  # a line at a page's end that is there so often, but for its numbers, belongs to no text
+_WITHIN = re.compile(r"(?<=[^\s.!?:;])\n{3,}(?= *[a-z])")  # where a page ends within a sentence
+_CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40})(\S*) *")
+_O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
+_TYPESET_HEADING = re.compile(
+    r"(?<![^\n]\n)^(?P<indent> {0,3})(?P<title>(?P<number>(?:[0-9]+|[A-Z](?=\.))(?:\.[0-9]+)*\.? +)?"
+    r"[^\W_](?:(?!  )[^\n]){1,70}(?<![.,:;-]))\n(?P<gap>\n?)(?=(?P=indent) +\S)",
+    re.MULTILINE,
+)
+
+
+def _reflowed(text: str) -> str:
+    """Take a typeset text out of its pages, mark its headings, and put the words together; leave any other as it is."""
+    lines = [line.rstrip() for line in text.expandtabs().replace("\f", "\n\n\n").split("\n")]
+    # Lines of more parts than one with two empty ones on one side, as at the end of a page.
+    edges = {
+        at: re.sub(r"[\d ]+", " ", line)
+        for at, line in enumerate(lines)
+        if "   " in line.strip() and not (any(lines[max(0, at - 2) : at]) and any(lines[at + 1 : at + 3]))
+    }
+    often = {line for line, count in Counter(edges.values()).items() if count >= _REPEATED}
+    lines = [line for at, line in enumerate(lines) if edges.get(at) not in often]
+    written = sum(map(bool, lines))
+    if written < _LEAST_LINES or sum(line[:2] == "  " for line in lines) < _MOSTLY * written:
+        return text
+    text = textwrap.dedent(re.sub(r"\n{3,}", "\n\n", _WITHIN.sub("\n", "\n".join(lines))))
+    words = set(re.findall(r"[^\W\d_]+", _CUT.sub(" ", text).casefold()))
+    text = _CUT.sub(lambda found: _put_together(found, words), text)
+    text = _O_BULLET.sub(r"\1-", text) if len(_O_BULLET.findall(text)) >= _REPEATED else text
+    return _TYPESET_HEADING.sub(_typeset_heading, text)
+
+
+def _put_together(found: re.Match[str], words: Collection[str]) -> str:
+    """Join a word that is cut at the end of a line; one of two words keeps its hyphen."""
+    first, sign, indent, second, rest = found.groups()
+    is_one = sign == "\u2010" or f"{first}{second}".casefold() in words
+    hyphen = "-" if not is_one and first.casefold() in words and second.casefold() in words else ""
+    return f"{first}{hyphen}{second}{rest}\n{indent}"
+
+
+def _typeset_heading(found: re.Match[str]) -> str:
+    """Mark a line as a heading that stands to the left of what follows, deeper the more it is indented."""
+    is_title = found["title"].isupper() or found["gap"] or found["number"]
+    level = 1 + bool(found["indent"]) + (found["number"] or "").strip(" .").count(".") if is_title else 4
+    return f"{'#' * min(level, 6)} {found['title'].strip()}\n{found['gap']}"
+
+
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
 
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
@@ -106,13 +159,7 @@ _OWN_FIELDS = frozenset({"_id", "id", "text", "title", "metadata"})
 
 
 def _read_jsonl(file: documents.SourceFile) -> Iterator[_Item]:
-    """Read records as they are asked for, never the whole file at once (unless it is UTF-16).
-
-    ``doc_id`` is ``_id``, or ``id`` where there is no ``_id``. The text is the field ``text`` exactly; a record that
-    has only a title takes that as its text, and one that has neither is a document without text: judgments may name
-    it, so it must be known. Metadata is the object ``metadata`` and every other field (``metadata``
-    wins), flattened as ``flat_metadata`` says.
-    """
+    """Read records as they are asked for, never the whole file at once (unless it is UTF-16)."""
     if not file.size():
         raise SourceError("is empty")
     first_line: dict[str, int] = {}
@@ -202,7 +249,7 @@ def _string(record: Mapping[str, object], field: str) -> str:
 _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     ".md": _read_markdown,
     ".markdown": _read_markdown,
-    ".txt": lambda file: iter([file.document(_decoded(file), kind="txt")]),
+    ".txt": lambda file: iter([file.document(_reflowed(_decoded(file)), kind="txt")]),
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": read_pdf,

@@ -264,11 +264,9 @@ _LETTER = 1000
 def settle(headings: Sequence[Heading | None]) -> list[Heading | None]:
     """Take back the candidates that the whole document speaks against.
 
-    Explicit Markdown headings always stay. Taken back are: lists of headings without any text between them (a table of
-    contents); ``1.``-style ones that have no ``1.1`` below them and are no series 1, 2, ..., which in a document with
-    more Markdown headings than its title they never are; list items such as ``- 6.2 Title`` that no section ``6``
-    stands above; numbers that run backwards or leap; and articles in the middle of a block that are not the next
-    article.
+    Explicit Markdown headings stay. Taken back are lists of headings without text between them (a table of contents);
+    ``1.``-style ones without ``1.1`` below that are no series, or stand beside Markdown headings; list items such as
+    ``- 6.2 Title`` without a section ``6`` above; numbers that run backwards or leap; articles that are not the next.
     """
     kept = list(headings)
     for at in _contents_lists(kept) | _unsupported(kept):

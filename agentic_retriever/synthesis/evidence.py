@@ -108,10 +108,7 @@ def _share(weights: Mapping[str, float], there: frozenset[str]) -> float:
 def _weights(
     terms: Sequence[str], own: Sequence[frozenset[str]], profile: IndexProfile | None
 ) -> tuple[dict[str, float], float | None]:
-    """Weigh terms by inverse frequency, up to 1; and the share of weight that the index does not know.
-
-    Without an index the passages stand for it.
-    """
+    """Weigh terms by inverse frequency in the index, or the passages, up to 1; and the share that it does not know."""
     if profile is not None and profile.whole and profile.document_frequency:
         counts, size = profile.document_frequency, profile.nodes
     else:
@@ -138,9 +135,12 @@ def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProf
     names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
     named = {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
+    tokens = Tokenizer(profile.language if profile is not None else detect_language(query)).tokens
+    there = {term for text in texts for term in tokens(text)}  # which know "January" from 2012-01-04
+    missing = [name for name in named if not any(name in text for text in texts) and not there.issuperset(tokens(name))]
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
     return {
-        "absent_names": math.log1p(sum(not any(name in text for text in texts) for name in named)),
+        "absent_names": math.log1p(len(missing)),
         "absent_codes": float(bool(codes)),
     }
 
@@ -205,8 +205,7 @@ def _with_sample(vectors: object, profile: IndexProfile) -> _Cosines:
 
 @lru_cache(1)
 def _unrelated() -> Mapping[str, Sequence[str]]:
-    text = (files("agentic_retriever.synthesis") / "unrelated_questions.json").read_text("utf-8")
-    return frozen({language: tuple(questions) for language, questions in json.loads(text).items()})
+    return frozen(json.loads((files("agentic_retriever.synthesis") / "unrelated_questions.json").read_text("utf-8")))
 
 
 def unrelated_questions(language: str) -> Sequence[str]:

@@ -337,7 +337,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     pieces = [text[start:end] for start, end in spans]
     header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
     headings: list[tuple[int, frozenset[str]]] = []  # Level and terms of those that a sentence stands below
-    heading = passage.section.rpartition(">")[2]
+    heading = passage.section.rpartition(" > ")[2]
     section = 0
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None

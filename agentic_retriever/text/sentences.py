@@ -118,9 +118,8 @@ _SHORT_SECTION: Final = 80
 def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
     """Cut a text into blocks of lines over which a sentence may run on: start, end, and whether it is one sentence.
 
-    A blank line ends a block, and so does the beginning of a list item or numbered section; a Markdown heading, a table
-    row or a rule is a block of its own. Other lines run on, save after a short line or one in a script that has no full
-    stop.
+    A blank line, a list item or a numbered section ends one; a Markdown heading, a table row or a rule is one. Other
+    lines run on, save after a short line or one in a script that has no full stop.
     """
     start = end = 0
     previous = ""
@@ -256,10 +255,8 @@ def central_sentences(
 ) -> list[str]:
     """Choose the most central sentences: those most alike to many others that are central themselves.
 
-    Sentences are compared by the cosine of their term weights and ranked by a random walk over those (G. Erkan and
-    D. Radev, "LexRank: Graph-based Lexical Centrality as Salience in Text Summarization", JAIR 22, 2004). One that
-    repeats a chosen one is passed over. Headings, rows of tables and very short sentences count only where there is
-    nothing else.
+    By a random walk over the cosines of their term weights (G. Erkan and D. Radev, "LexRank", JAIR 22, 2004), without
+    repetition; headings, rows of tables and very short sentences count only where there is nothing else.
     """
     import numpy as np  # noqa: PLC0415 - who only cuts sentences needs no numpy
 

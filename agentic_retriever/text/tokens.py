@@ -16,7 +16,7 @@ from typing import Final
 
 import Stemmer
 
-from agentic_retriever.text.language_files import any_listed, listed, stopwords
+from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_class, lexical_form
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
@@ -69,6 +69,7 @@ _NUMBER_RE: Final = re.compile("[0-9]+(?:[.,][0-9]+)+")
 _THOUSANDS_RE: Final = re.compile("[0-9]{1,3}(?:,[0-9]{3})+(?:[.][0-9]+)?|[0-9]{1,3}(?:[.][0-9]{3})+(?:,[0-9]+)?")
 _MIXED_RE: Final = re.compile(r"([0-9]+)([^\W\d_]+)|([^\W\d_]+)([0-9]+)")
 _DIGIT_RE: Final = re.compile("[0-9]")
+_DATE_RE: Final = re.compile("[12][0-9]{3}[-/](0?[1-9]|1[0-2])(?:[-/]0?([1-9]|[12][0-9]|3[01])(?:t[0-9]+)?)?")
 
 
 def fold(word: str) -> str:
@@ -87,6 +88,7 @@ class WordRules:
         self._accents_first = language not in _ACCENTS_IN_ENDINGS
         self._endings = _ENDINGS.get(language, ())
         self._stopwords = frozenset(fold(word) for word in stopwords(language))
+        self._months: Mapping[str, list[str]] = section("dates").get(language, {"months": {}})["months"]
         # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
         self._stemmer = Stemmer.Stemmer(_STEMMERS[language], 0) if language in _STEMMERS else None
         self._lock = threading.Lock()
@@ -144,17 +146,15 @@ class WordRules:
         if "." in word and all(len(part) == 1 and part.isalpha() for part in parts):  # U.S.A.
             return [fold("".join(parts))]
         terms = [term for part in parts for term in self._simple(part)]
+        if self._months and (date := _DATE_RE.fullmatch(word)):  # 2012-01-04 is also found as 4 January 2012
+            terms += [*self._simple(self._months[date[1].lstrip("0")][0]), date[2] or ""]
         if "-" in word and min(map(len, parts)) == 1 and word.replace("-", "").isalpha():  # e-mail, X-ray
             terms.append(self._stem(word.replace("-", "")))
         return [*map(fold, _wholes(word)), *terms]
 
 
 def _number(word: str) -> list[str]:
-    """Terms of digits with dots and commas between them: an amount, a section, a version, a list.
-
-    An amount is written with a dot before its decimals and without a mark between its thousands. ``1.234`` and
-    ``1,234`` can be either, so they stand for both.
-    """
+    """Terms of digits with dots and commas between them; ``1.234`` and ``1,234`` are thousands or not: both count."""
     if _THOUSANDS_RE.fullmatch(word):
         grouping = "," if "," in word and word.find(",") < (word + ".").find(".") else "."
         terms = [word.replace(grouping, "").replace(",", ".")]
@@ -164,6 +164,7 @@ def _number(word: str) -> list[str]:
     if "," not in word:
         sections = word.split(".")
         shortest = 2 if len(sections) <= _MAX_SEGMENTS else len(sections)
+        shortest = 1 if set("".join(sections[1:])) == {"0"} else shortest  # version 3.0.0 is also version 3
         return [".".join(sections[:length]) for length in range(len(sections), shortest - 1, -1)]
     if word.count(",") == 1 and "." not in word:
         return [word.replace(",", ".")]
@@ -195,7 +196,7 @@ def _stretches(word: str) -> list[str]:
     return found
 
 
-TOKENIZER_VERSION: Final = 1  # grows by one with every change of the rules that changes the terms of some text
+TOKENIZER_VERSION: Final = 2  # grows by one with every change of the rules that changes the terms of some text
 
 _TRIGRAM_CHARS: Final = character_class(Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR)
 _BIGRAM_CHARS: Final = character_class(Script.HAN, Script.KANA, Script.HANGUL)
@@ -316,8 +317,7 @@ def _grams(run: str, size: int, *, shorter: bool) -> list[str]:
 def _is_code(text: str, start: int, end: int) -> bool:
     """Tell whether a stop word in capitals is meant as a name: ``IT`` is, in a text that is not all in capitals.
 
-    One letter must also stand behind a word, for at the start of a sentence it has its capital from there; ``I`` never
-    counts.
+    One letter must stand behind a word, as a sentence begins with a capital in any case; ``I`` never counts.
     """
     if end - start == 1:
         before = text[max(0, start - 2) : start]

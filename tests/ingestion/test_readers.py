@@ -24,7 +24,7 @@ from agentic_retriever.ingestion import (
     read_source,
 )
 from agentic_retriever.ingestion.documents import RESERVED_KEYS, clean_text, flat_metadata, parse_front_matter
-from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
+from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, _reflowed
 
 WORDS = "Señalización luminosa: obligatoria. "
 
@@ -170,8 +170,43 @@ def test_lines_of_different_encodings_in_one_file_are_read_each_for_itself(read_
     assert read_one("a.txt", mixed).text == text + "Un señor más, y otra niña\n"
 
 
+PARAGRAPH = """
+       The  server keeps a copy of ev‐
+       ery file that was  un-
+       paid. A well-
+       known unpaid file is kept, as all well known ones are, and
+"""
+PAGE = "\n\n\nCOPY 1.2                    May 2026\n\f\nThe guide                          {0}\n\n\n       it is {0}.\n"
+
+
+def test_a_typeset_text_is_read_without_its_pages_and_cut_words_and_with_its_headings(read_one):
+    pages = "".join(PARAGRAPH + PAGE.format(number) for number in range(12))
+    codes = "".join(f"       o      {code} - Failure\n\n" for code in range(3))
+    doc = read_one(
+        "a.txt", f"COPY(1)             User manual            COPY(1)\n\nNAME\n{pages}\nEXIT VALUES\n{codes}"
+    )
+    assert [line for line in doc.text.split("\n") if line.startswith("#")] == ["# NAME", "# EXIT VALUES"]
+    assert "keeps a copy of every\n       file that was  unpaid.\n       A well-known" in doc.text
+    assert "as all well known ones are, and\n       it is 7." in doc.text
+    assert "The guide" not in doc.text
+    assert "May 2026" not in doc.text
+    assert "-      2 - Failure" in doc.text
+
+
+PIECES = st.sampled_from(["a", "un-", "paid", "un\u2010", "unpaid", "1.", "B.2", "Ü", ""])
+
+
+@given(st.lists(st.lists(PIECES, max_size=4).map(" ".join), min_size=50, max_size=99), st.sampled_from(["x", "   "]))
+def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines, indent):
+    text = "\n".join(indent + line for line in lines)
+    read = _reflowed(text)
+    assert [char for char in read if char.isalnum()] == [char for char in text if char.isalnum()]
+    assert read == text or indent != "x"
+
+
 @pytest.mark.parametrize(("name", "unit"), [
-    ("a.txt", "word "), ("a.txt", "x"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"),
+    ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.md", "* "),
+    ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"),
     ("a.html", "<p>a "), ("a.csv", "a,"), ("a.txt", "ไทย"),
 ])  # fmt: skip
 def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):

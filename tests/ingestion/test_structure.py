@@ -116,12 +116,10 @@ def test_what_only_looks_like_a_heading(text):
         pytest.param(
             f"# Anexo\n\n6. Luces\n\n{BODY}\n- 6.2. Luces de cruce\n- 6.2.1. Presencia\n  Obligatoria\n"
             "- 6.2.2. Número\n  Dos.\n\n- 6.3 Freno\n\n  Dos o tres.\n",
-            [
-                ("Anexo > 6. Luces", "6", ""),
-                ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.1. Presencia", "6.2.1", ""),
-                ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.2. Número", "6.2.2", ""),
-                ("Anexo > 6. Luces > 6.3 Freno", "6.3", ""),
-            ],
+            [("Anexo > 6. Luces", "6", ""),
+             ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.1. Presencia", "6.2.1", ""),
+             ("Anexo > 6. Luces > 6.2. Luces de cruce > 6.2.2. Número", "6.2.2", ""),
+             ("Anexo > 6. Luces > 6.3 Freno", "6.3", "")],
             id="numbered items of a list with text below them are sections",
         ),
         pytest.param(
@@ -132,24 +130,16 @@ def test_what_only_looks_like_a_heading(text):
         pytest.param(
             f"## 6. Luces\n\n{BODY}\n## 6.2. Cruce\n\n{BODY}\n6.2.1. Presencia\n\n{BODY}\n### 6.2.2\n\n{BODY}\n"
             f"6.3. Freno\n\n{BODY}\n## 7. Fin\n\n{BODY}",
-            [
-                ("6. Luces", "6", ""),
-                ("6. Luces > 6.2. Cruce", "6.2", ""),
-                ("6. Luces > 6.2. Cruce > 6.2.1. Presencia", "6.2.1", ""),
-                ("6. Luces > 6.2. Cruce > 6.2.2", "6.2.2", ""),
-                ("6. Luces > 6.3. Freno", "6.3", ""),
-                ("7. Fin", "7", ""),
-            ],
+            [("6. Luces", "6", ""), ("6. Luces > 6.2. Cruce", "6.2", ""),
+             ("6. Luces > 6.2. Cruce > 6.2.1. Presencia", "6.2.1", ""),
+             ("6. Luces > 6.2. Cruce > 6.2.2", "6.2.2", ""), ("6. Luces > 6.3. Freno", "6.3", ""),
+             ("7. Fin", "7", "")],
             id="numbers nest where markdown levels do not, and in a mix of both",
         ),
         pytest.param(
             f"## TÍTULO I\n\n{BODY}\n## Capítulo II\n\n{BODY}\n## Artículo 1. Objeto\n\n{BODY}\n## Anexo I\n\n{BODY}",
-            [
-                ("TÍTULO I", "", ""),
-                ("TÍTULO I > Capítulo II", "", ""),
-                ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"),
-                ("Anexo I", "", ""),
-            ],
+            [("TÍTULO I", "", ""), ("TÍTULO I > Capítulo II", "", ""),
+             ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"), ("Anexo I", "", "")],
             id="divisions nest by kind where markdown levels do not",
         ),
         pytest.param(
@@ -174,12 +164,8 @@ def test_what_only_looks_like_a_heading(text):
         ),
         pytest.param(
             f"TÍTULO I\n\n{BODY}\nCapítulo II\n\n{BODY}\nArtículo 1. Objeto\n\n{BODY}\nCapítulo III\n\n{BODY}",
-            [
-                ("TÍTULO I", "", ""),
-                ("TÍTULO I > Capítulo II", "", ""),
-                ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"),
-                ("TÍTULO I > Capítulo III", "", ""),
-            ],
+            [("TÍTULO I", "", ""), ("TÍTULO I > Capítulo II", "", ""),
+             ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"), ("TÍTULO I > Capítulo III", "", "")],
             id="levels nest by kind",
         ),
         pytest.param(
@@ -193,7 +179,7 @@ def test_what_only_looks_like_a_heading(text):
             id="an unclosed fence does not swallow the document",
         ),
     ],
-)
+)  # fmt: skip
 def test_headings_judged_by_the_document_they_stand_in(text, expected):
     assert outline(text) == expected
 
