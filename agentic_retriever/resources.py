@@ -1,6 +1,7 @@
 """What a router holds: settings, embedding model, open indexes and adapters; each made when first needed."""
 
 import hashlib
+import logging
 import math
 import re
 import threading
@@ -11,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -26,7 +28,7 @@ from agentic_retriever.embeddings import (
     embedding_name,
     resolve_embedding,
 )
-from agentic_retriever.embeddings.model import MEMORY_TTL_S
+from agentic_retriever.embeddings.model import MEMORY_TTL_S, Vector, embedding_time_s
 from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
@@ -39,8 +41,12 @@ from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.schema import Degradation, Strategy, Tier, View, strategy_named
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.synthesis.synthesizer import ForeignModel
+from agentic_retriever.text import detect_language
 from agentic_retriever.threads import Workers
+
+logger = logging.getLogger(__name__)
 
 EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
@@ -167,6 +173,17 @@ class Resources:
                     shared=None if self.redis is None else RedisVectorCache(self.redis, ttl_s=MEMORY_TTL_S),
                 )
             return self._embedding
+
+    def unrelated(self, query: str, left_s: float) -> Vector | None:
+        """Embed questions that hardly any document answers, in a question's language; the model remembers them."""
+        try:
+            model = self.embedding()
+            limit = embedding_time_s(max(0.0, left_s), model)
+            asked = unrelated_questions(detect_language(query))
+            return np.array([model.embed_query(text, timeout_s=limit) for text in asked])
+        except errors.AgenticRetrieverError as err:
+            logger.debug("no questions to compare with: %s", err)
+            return None
 
     def names(self) -> list[str]:
         self.check_open()
@@ -304,10 +321,10 @@ _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to a model, o
 INDEX_MARGIN: Final = 0.4
 
 
-def make_classifier(config: RouterConfig, client: ModelClient | None) -> routing.IndexClassifier:
+def make_classifier(config: RouterConfig, resources: Resources) -> routing.IndexClassifier:
     """Return stage one."""
     kind = routing.EmbeddingClassifier if config.classifier == "embedding" else routing.ProfileClassifier
-    profile = kind(INDEX_MARGIN)
+    profile, client = kind(INDEX_MARGIN, unrelated=resources.unrelated), resources.model
     if config.classifier in {"embedding", "profile"}:
         return profile
     model = None if client is None else routing.LLMClassifier(client, profile, index_margin=INDEX_MARGIN)

@@ -116,7 +116,7 @@ class AgenticRouter:
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
             resources=resources,
-            classifier=classifier or make_classifier(config, client),
+            classifier=classifier or make_classifier(config, resources),
             selector=selector or make_selector(config, client),
             synthesizer=make_synthesizer(resources, synthesizer),
             postprocessors=NodePostprocessors(postprocessors),

@@ -200,13 +200,10 @@ class Ticket(NamedTuple):
 class Breaker:
     """Counts failures in a row and decides whether the next call may go out; safe to use from several threads.
 
-    Closed, every call goes out. After ``failures`` failures in a row it opens: no call goes out until ``cooldown_s``
-    have passed. Then it is half open: one call at a time goes out as a probe. A probe that succeeds closes the breaker,
-    one that fails opens it again, for twice as long as before up to ``max_cooldown_s`` (always ``cooldown_s`` by
-    default). The pattern is M. Nygard's (Release It!, 2007).
-
-    A call hands back the ticket that :meth:`enter` gave it, so that a late result from before the breaker opened is
-    never taken for the probe's.
+    After ``failures`` in a row it opens: no call goes out until ``cooldown_s`` have passed, then one at a time as a
+    probe. One that succeeds closes it, one that fails opens it again, for twice as long up to ``max_cooldown_s``
+    (always ``cooldown_s`` by default). The pattern is M. Nygard's (Release It!, 2007). A call hands back the ticket
+    that :meth:`enter` gave it, so that a late result is never taken for the probe's.
     """
 
     def __init__(

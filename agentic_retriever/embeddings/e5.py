@@ -125,11 +125,10 @@ class _Rows(NamedTuple):
 class _Encoder:
     """Writes the graph layer by layer, over rows of which the two ends of a window, <s> and </s>, come first.
 
-    (Rows have their places added, so order is free.) A product takes all rows in 8 bits with one scale. Some channels
-    of the ends are ten times as large as those of the pieces between and would take the whole range; but they are much
-    the same in every text, and the pieces between have a mean, too. So what is multiplied is the difference from those
-    of a sample text, whose own product is a constant; channels that reach far are made smaller, and their weights
-    larger. In the wide layer one channel of the ends is large, but not the same in every text: it is multiplied apart.
+    A product takes all rows in 8 bits with one scale, of which some channels of the ends would take the whole range,
+    much the same in every text: what is multiplied is the difference from a sample text, whose own product is a
+    constant. Channels that reach far are made smaller, and their weights larger. In the wide layer one channel of the
+    ends is large, but not the same in every text: it is multiplied apart.
     """
 
     def __init__(self, weights: Weights, sample: Matrix) -> None:

@@ -242,10 +242,9 @@ class _PackagedE5:
 
 
 class _FolderModel:
-    """A model of the user's, in a folder with ``model.onnx`` and ``tokenizer.json``.
+    """A model of the user's, in a folder with ``model.onnx``, ``tokenizer.json`` and sentence-transformers' settings.
 
-    Prefixes, pooling and the longest text are read from the files that sentence-transformers keeps beside them; without
-    those a model with E5 in its name has E5's prefixes, and the mean of at most 512 tokens is taken.
+    Without the settings one with E5 in its name has E5's prefixes, and the mean of at most 512 tokens is taken.
     """
 
     def __init__(self, folder: Path) -> None:

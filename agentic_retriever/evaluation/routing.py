@@ -305,7 +305,7 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> tuple[d
             left_out[way] = _NO_DESCRIPTIONS
         else:
             config = router.config.with_changes(classifier=way)
-            contenders[way] = Contender(classifier=make_classifier(config, router.resources.model))
+            contenders[way] = Contender(classifier=make_classifier(config, router.resources))
     if described and material.passages.keys() == material.profiles.keys():
         selector = peers.LlamaIndexEmbeddingSelector(material.passages)
         note = "LlamaIndex's class; its latency leaves out that it embeds every description for each question"

@@ -262,8 +262,7 @@ def _contestant(
 
 # Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
 #
-# Questions made of the documents' own words are of no use here: they ask for BM25 alone on any collection, where real
-# questions ask for a mixture.
+# Questions made of the documents' own words are of no use here: docs/training.md has what they cost.
 
 Array = npt.NDArray[np.float64]
 Gain = tuple[float, float, float]  # mean, and both ends of its 95 % interval

@@ -507,10 +507,7 @@ class IndexStorage:
         return self.data_dir / FOLDER / name
 
     def _prepared_folder(self, name: str) -> Path:
-        """Return the folder of an index, with the file that tells what it is, should the catalog be lost.
-
-        What this machine has derived from an index on a server that another one has replaced is dropped.
-        """
+        """Return the folder of an index, with its manifest, and without what was derived from one since replaced."""
         row, folder = self.indexes.row(name), self._folder(name)
         file, manifest = folder / MANIFEST_FILE, stored_nodes.Manifest.from_json(name, row.manifest)
         try:

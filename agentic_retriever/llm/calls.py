@@ -333,9 +333,8 @@ def _count(raw: object, name: str) -> int:
 
 # One call to a provider, whole or word by word: through threads, under one total deadline, leaving nothing behind.
 #
-# A provider's client limits each read and knows no total time. The hooks made here give each request no more than the
-# time that its call has left, and keep hold of its connection, so that a call that was given up ends at once: its
-# thread and its socket do not wait for the server.
+# A provider's client limits each read and knows no total time. The hooks made here give each request what its call has
+# left, and keep hold of its connection, so that a call that was given up ends at once, with its thread and socket.
 
 _CURRENT: contextvars.ContextVar[ProviderCall | None] = contextvars.ContextVar("agentic_retriever_call", default=None)
 _END = object()
@@ -405,9 +404,8 @@ class ProviderCall:
     def _finish(self) -> None:
         """Close the responses, in the thread that reads them and before their iterators are dropped.
 
-        A stream of the ``openai`` package that is dropped half read is part of a reference cycle. The collector would
-        close its response in whatever thread it runs, which waits for ever if that thread holds the connection pool's
-        lock.
+        A stream of the ``openai`` package that is dropped half read is part of a reference cycle: the collector would
+        close it in whatever thread it runs, which waits for ever if that one holds the connection pool's lock.
         """
         with self._lock:
             self._over, self._connection = True, None

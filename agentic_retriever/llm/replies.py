@@ -430,11 +430,7 @@ def _plain(text: str) -> str:
 
 
 class _OptionNames:
-    """The names that can be chosen.
-
-    A text is one of them when it is spelled alike; else when it is alike but for case, but for accents too, but for
-    ``_``, ``-`` and spaces between the words too, or without these, and no other option is so alike.
-    """
+    """The names that can be chosen: a text is the one that it is most alike, but for case, accents and separators."""
 
     def __init__(self, names: Sequence[str]) -> None:
         # For each way of likeness the forms of the names, with the option or, where two share a form, None.

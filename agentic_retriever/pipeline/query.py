@@ -14,7 +14,6 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final, TypedDict
 
-import numpy as np
 import numpy.typing as npt
 from llama_index.core.instrumentation.events.query import QueryEndEvent, QueryStartEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
@@ -48,7 +47,6 @@ from agentic_retriever.retrievers.base import (
     run_sides,
 )
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
-from agentic_retriever.synthesis.evidence import unrelated_questions
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
@@ -384,10 +382,7 @@ class Pipeline:
 
     @contextmanager
     def _turn(self, run: _Run) -> Iterator[None]:
-        """Let few queries compute at a time, since an event loop waits long among many busy threads.
-
-        Others may hang, so that a turn is waited for in vain only for a tenth of the time.
-        """
+        """Let few queries compute at a time, for the event loop's sake; wait for that a tenth of the time at most."""
         held = self._turns.acquire(timeout=run.spending.remaining_s() / 10)
         try:
             yield
@@ -744,26 +739,16 @@ class Pipeline:
         found = {node.node.node_id: node_cosine(node) for node in retrieval.nodes}
         scores = {node.node.node_id: retrievers.source_scores(node).get(BM25) for node in retrieval.nodes}
         looked_up = [node.node.node_id for node in retrieval.nodes if NUMBERED in retrievers.source_scores(node)]
+        compares = run.vector is not None and self.resources.compares(index)
         return Evidence(
             query_vector=run.vector,
             profile=index.search_profile() or index.profile(),
-            unrelated=self._unrelated(run) if run.vector is not None and self.resources.compares(index) else None,
+            unrelated=self.resources.unrelated(run.question.query, run.spending.remaining_s()) if compares else None,
             cosines={node_id: cosine for node_id, cosine in found.items() if cosine is not None},
             by_words={node_id: score for node_id, score in scores.items() if score is not None},
             looked_up=frozenset(looked_up),
             settled=run.settled,
         )
-
-    def _unrelated(self, run: _Run) -> Vector | None:
-        """Embed questions that hardly any document answers; once a day, as the model remembers them."""
-        try:
-            model = self.resources.embedding()
-            limit = embedding_time_s(run.spending.left_s("embedding questions to compare with"), model)
-            asked = unrelated_questions(detect_language(run.question.query))
-            return np.array([model.embed_query(text, timeout_s=limit) for text in asked])
-        except errors.AgenticRetrieverError as err:
-            logger.debug("no questions to compare with: %s", err)
-            return None
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:
         return Limits(

@@ -241,12 +241,7 @@ class RetrieverAdapter(CheckedRetriever):
 
     @abstractmethod
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        """Search for a checked request over an index that is not empty.
-
-        Args:
-            request: The request.
-            deadline: When the time is up, on ``settings.timer``.
-        """
+        """Search for a checked request over an index that is not empty, until a time on ``settings.timer``."""
 
     def search(self, request: RetrievalRequest) -> SearchResult:
         """Search the index.

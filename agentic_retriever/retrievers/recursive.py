@@ -44,10 +44,8 @@ class RecursiveRetriever(RetrieverAdapter):
     ``CHILD``, and where an ``IndexNode`` points. What is referred to scores between its own cosine and the score of
     what refers to it. Each chunk is visited once and at most 64 are added, so circles and long chains end.
 
-    LlamaIndex's ``AutoMergingRetriever`` and ``RecursiveRetriever`` are not used inside: they read parents from a
-    document store in memory, which an index on a vector store does not have, take the mean of the leaves for the score
-    of a parent, turn a score of 0 into 1, know no filters, and call themselves without limit, so that a chain of
-    references or a circle ends in ``RecursionError``.
+    LlamaIndex's ``AutoMergingRetriever`` and ``RecursiveRetriever`` read parents from a document store in memory, know
+    no filters, and call themselves without limit, so that a circle ends in ``RecursionError``.
     """
 
     strategy = Strategy.RECURSIVE

@@ -30,17 +30,8 @@ Profiles = Sequence[IndexProfile]
 
 # Whether a question is about anything in an index, before retrieval: a note beside the choice, which declines nothing.
 #
-# A logistic model over a few figures that mean the same for every index and embedding model:
-#
-# - *Relevance*: how near the question comes to the nearest sampled nodes, on a scale where unrelated nodes of the
-#   index are at 0 and neighbours are at 1.
-# - *Contrast*: how far these stand out above all other sampled nodes, in standard deviations of this question's
-#   cosines.
-# - *Coverage*: the share of the question's terms, weighed by inverse document frequency, that the index knows at all;
-#   only where question and index are of one language.
-# - *Absent names*: codes and numbered things that the index does not have although it has others of their kind.
-#
-# What was tried, and on which questions the weights were chosen and checked, is in ``docs/routing.md``.
+# A logistic model over relevance, contrast, coverage and absent names. What these are, what else was tried, and on what
+# the weights were chosen and checked, is in ``docs/routing.md``.
 
 DEFAULT_ABSTAIN_BELOW: Final = 0.15  # probability that a question is about an index, below which stage one abstains
 MIN_NODES: Final = 32  # indexes of fewer nodes are too little known to say what they are not about
@@ -133,25 +124,14 @@ def _logistic(weights: Mapping[str, float], **figures: float | None) -> float:
     return 1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, score))))
 
 
-# What speaks for each index when a query comes in, on one scale: natural logarithms that may be added.
-#
-# Three kinds of evidence, all from the content of the index:
-#
-# - *Nearest samples*: the mean cosine of the query to the nearest sampled nodes, after the idea that a collection is
-#   worth searching when documents sampled from it are near the query (ReDDE: L. Si and J. Callan, "Relevant Document
-#   Distribution Estimation Method for Resource Selection", SIGIR 2003).
-# - *Vocabulary*: the likelihood of the query's terms in the index against all indexes together, with Jelinek-Mercer
-#   smoothing (L. Si, R. Jin, J. Callan and P. Ogilvie, "A Language Modeling Framework for Resource Selection and
-#   Results Merging", CIKM 2002), over document frequencies.
-# - *Metadata values* that the query names.
-
-# The mix. Fixed on six collections in three languages; everything within a factor of 1.5 of it is as good within one
-# point of macro accuracy, and with these values the softmax of the sum is calibrated without a temperature.
+# What speaks for each index when a query comes in, as natural logarithms that may be added; see ``docs/routing.md``.
 COSINE_WEIGHT: Final = 4.0  # of one standard deviation of cosine between unrelated nodes
-# How much of its nodes' mean cosine to each other is taken off an index, whose nodes may all be near everything.
-BACKGROUND_SHARE: Final = 0.2
+BACKGROUND_SHARE: Final = 0.2  # of its nodes' mean cosine to each other, taken off: they may all be near everything
 SMOOTHING: Final = 0.2  # share of all indexes together in the likelihood of a term in one of them
 VALUE_WEIGHT: Final = 0.5  # of each metadata field of which the query names a value
+UNRELATED_SHARE: Final = 0.7  # of what queries about nothing have with a node, taken off its cosine between languages
+_BETWEEN_LANGUAGES: Final = {"cosine": 0.7, "language": 1.0, "vocabulary": 1.4, "values": 1.4}
+SAME_LANGUAGE: Final = 3.8  # for the index in the query's language: of two translations it is the one wanted
 
 # Many indexes are compared by fewer samples each: 512 lose 0.2 points of macro accuracy against 1,024, 400 two points.
 _MAX_SAMPLES: Final = 8_192
@@ -163,7 +143,6 @@ _ALIGNED: Final = 4  # rows that OpenBLAS multiplies together: each index begins
 _ONE_THREAD: Final = 400_000  # numbers in a matrix whose product with a vector stays in one thread
 _MAX_VALUE_FIELDS: Final = 3
 _UNSEEN: Final = 1e-6
-_MAX_RATIOS: Final = 4_096  # terms whose likelihoods are remembered
 _MIN_BACKGROUND: Final = 3  # indexes of fewer nodes have no background worth the name
 _DEFAULT_SPREAD: Final = 0.05
 _MIN_NORM: Final = 1e-9
@@ -183,7 +162,7 @@ class _Known:
         self.profiles = tuple(profiles)
         self.frequency = [profile.document_frequency.get for profile in profiles]
         self.totals = np.array([max(1, profile.terms_total) for profile in profiles], dtype=np.float64)
-        self.ratios: dict[str, npt.NDArray[np.float64]] = {}  # of the terms that were asked for
+        self.languages = np.array([profile.language for profile in profiles])
         sampled = [p for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
         typical = median([p.background_mean for p in sampled] or [0.0])
         self.backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
@@ -211,43 +190,50 @@ class _Known:
 _known: Final = cached(LRUCache(4), key=lambda profiles: tuple(map(id, profiles)), lock=Lock())(_Known)
 
 
-def weigh(query: str, known: _Known, cosines: Sequence[float] | None) -> dict[str, Evidence]:
-    """Collect the evidence for each of several indexes, by their names."""
+def weigh(query: str, known: _Known, near: Callable[[bool], Sequence[float] | None]) -> dict[str, Evidence]:
+    """Collect the evidence for each index, by name; of those in the query's language the first is compared for all."""
+    asked = detect_language(query)
+    own = (known.languages == asked) | (known.languages == UNDETERMINED) | (asked == UNDETERMINED)
     terms = {language: signals.query_terms(query, language) for language in {p.language for p in known.profiles}}
-    likelihood = {language: _likelihood_ratios(found, known) for language, found in terms.items()}
-    evidence = {}
-    for at, profile in enumerate(known.profiles):
-        hits = signals.value_hits(profile, terms[profile.language])
-        fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS) if hits else 0
-        kinds = {
-            "cosine": cosines[at] if cosines else 0.0,
-            "vocabulary": likelihood[profile.language][at],
-            "values": VALUE_WEIGHT * fields,
-        }
-        evidence[profile.name] = Evidence(kinds, hits)
-    return evidence
+    hits = {profile.name: signals.value_hits(profile, terms[profile.language]) for profile in known.profiles}
+    fields = [min(len({hit.field for hit in hits[p.name]}), _MAX_VALUE_FIELDS) for p in known.profiles]
+    words, names = _likelihood_ratios(terms, own, known)
+    kinds = _kinds(near(False), words, fields)
+    if not own.all():
+        abroad = _kinds(near(True), names, fields)
+        abroad = [{kind: weight * one[kind] for kind, weight in _BETWEEN_LANGUAGES.items()} for one in abroad]
+        if own.any():
+            first = max(np.flatnonzero(own), key=lambda at: sum(kinds[at].values()))
+            ahead = sum(abroad[first].values()) - sum(kinds[first].values())
+            ahead += SAME_LANGUAGE if abroad[first]["cosine"] else 2 * SAME_LANGUAGE  # by words alone it says more
+            abroad = [{**kinds[at], "language": ahead} if is_own else abroad[at] for at, is_own in enumerate(own)]
+        kinds = abroad
+    return {p.name: Evidence(found, hits[p.name]) for p, found in zip(known.profiles, kinds, strict=True)}
 
 
-def _likelihood_ratios(terms: Sequence[str], known: _Known) -> list[float]:
-    """Likelihood of the terms in each index against all together.
+def _kinds(near: Sequence[float] | None, words: Sequence[float], fields: Sequence[int]) -> list[dict[str, float]]:
+    parts = zip(near or [0.0] * len(words), words, [VALUE_WEIGHT * count for count in fields], strict=True)
+    return [{"cosine": one, "language": 0.0, "vocabulary": said, "values": named} for one, said, named in parts]
 
-    Divided by the square root of the number of terms: terms of one query are not independent, so that their plain sum
-    would drown the other evidence in a long one, while their mean would make little of it.
-    """
-    distinct = list(dict.fromkeys(terms))[:_MAX_TERMS]
-    if not distinct:
-        return [0.0] * len(known.profiles)
-    if len(known.ratios) > _MAX_RATIOS:
-        known.ratios = {}
-    ratios = known.ratios
-    missing = [term for term in distinct if term not in ratios]
-    if missing:
-        counts = np.array([[count(term, 0) for count in known.frequency] for term in missing], dtype=np.float64)
+
+def _likelihood_ratios(
+    terms: Mapping[str, Sequence[str]], own: npt.NDArray[np.bool_], known: _Known
+) -> tuple[list[float], list[float]]:
+    """Likelihood of the terms in each index against all; and against its language's, where others never lose by it."""
+    summed = np.zeros((2, len(own)))
+    for language, said in terms.items():
+        distinct, here = list(dict.fromkeys(said))[:_MAX_TERMS], known.languages == language
+        if not distinct:
+            continue
+        counts = np.array([[count(term, 0) for count in known.frequency] for term in distinct], dtype=np.float64)
+        # What is there in other languages, too, is a name.
+        peers = own | ~own.any() | counts[:, ~own].any(axis=1, keepdims=True)
         likelihoods = counts / known.totals
-        everywhere = likelihoods.mean(axis=1, keepdims=True) + _UNSEEN
-        ratios.update(zip(missing, np.log((1 - SMOOTHING) * likelihoods / everywhere + SMOOTHING), strict=True))
-    summed: list[float] = (reduce(add, map(ratios.__getitem__, distinct)) / math.sqrt(len(distinct))).tolist()
-    return summed
+        typical = np.stack([likelihoods.mean(axis=1), likelihoods.mean(axis=1, where=peers)])[:, :, None]
+        words, names = np.log((1 - SMOOTHING) * likelihoods / (typical + _UNSEEN) + SMOOTHING)
+        found = np.stack([words, np.where(own, names, np.maximum(0.0, names))])[:, :, here]
+        summed[:, here] = found.sum(axis=1) / math.sqrt(len(distinct))  # terms of one query are not independent
+    return summed[0].tolist(), summed[1].tolist()
 
 
 def unit_vector(vector: object) -> Vector | None:
@@ -264,21 +250,17 @@ def unit_vector(vector: object) -> Vector | None:
     return unit
 
 
-def sample_cosines(vector: Vector, known: _Known) -> list[float] | None:
+def sample_cosines(vector: Vector, known: _Known, share: float = BACKGROUND_SHARE) -> list[float] | None:
     means = _nearest_means(vector, known) if vector.shape == known.shape else [math.nan]
     if not all(map(math.isfinite, means)):
         return None
-    return [
-        COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / known.spread for m, b in zip(means, known.backgrounds, strict=True)
-    ]
+    return [COSINE_WEIGHT * (m - share * b) / known.spread for m, b in zip(means, known.backgrounds, strict=True)]
 
 
 def _nearest_means(vector: Vector, known: _Known) -> list[float]:
-    """Mean cosine to the nearest samples of each index; of many indexes only the nearest are looked at closely.
+    """Mean cosine to the nearest samples of each index; of many, only the nearest by few samples are looked at closely.
 
-    What an index looks like by few of its samples is enough to rule out those that are far, and reading all samples of
-    twenty indexes would take longer than all the rest of routing. A product is of so many rows at most that OpenBLAS
-    does not share it among threads, which wait for each other for many milliseconds on a busy machine.
+    OpenBLAS shares no product of so few rows among threads, which would wait for each other on a busy machine.
     """
     if len(known.profiles) <= _FEW:
         return [_nearest_mean(vector, known.sample(at)) for at in range(len(known.profiles))]
@@ -332,10 +314,15 @@ class _EvidenceClassifier(IndexClassifier):
     """What both classifiers by evidence share: from logits to a selection, with its doubts."""
 
     def __init__(
-        self, index_margin: float = DEFAULT_INDEX_MARGIN, *, abstain_below: float = DEFAULT_ABSTAIN_BELOW
+        self,
+        index_margin: float = DEFAULT_INDEX_MARGIN,
+        *,
+        abstain_below: float = DEFAULT_ABSTAIN_BELOW,
+        unrelated: Callable[[str, float], Vector | None] = lambda _query, _left_s: None,
     ) -> None:
         self.index_margin = signals.checked_share("index_margin", index_margin)
         self.abstain_below = signals.checked_share("abstain_below", abstain_below)
+        self._unrelated = unrelated  # vectors of queries about nothing, ``(n, dimension)``, in a query's language
 
     @override
     def classify(
@@ -352,7 +339,8 @@ class _EvidenceClassifier(IndexClassifier):
         if len(names) == 1:
             weighed = _Weighed({}, lambda *_: "the only index")
         elif filled:
-            weighed = self._weighed(query, _known(filled), vector, given=query_vector is not None)
+            left_s = math.inf if allowance.max_ms is None else allowance.max_ms / 1000
+            weighed = self._weighed(query, _known(filled), vector, given=query_vector is not None, left_s=left_s)
         else:
             weighed = _Weighed({}, lambda *_: "every index is empty: the first one")
         found = [weighed.evidence.get(name) for name in names]
@@ -364,7 +352,7 @@ class _EvidenceClassifier(IndexClassifier):
         return self._picked([profiles[at] for at in order], [shares[at] for at in order], weighed, scope)
 
     @abstractmethod
-    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool, left_s: float) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
 
     def _picked(self, ranked: Profiles, shares: Sequence[float], weighed: _Weighed, scope: Scope | None) -> Selection:
@@ -397,15 +385,23 @@ class ProfileClassifier(_EvidenceClassifier):
 
     Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
     another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
-    all are empty. ``Selection.evidence`` has ``cosine``, ``vocabulary`` and ``values`` for every index with nodes, as
-    logarithms of odds, and for the first choice ``scope``, the probability that the question is about it at all.
+    all are empty. ``Selection.evidence`` has ``cosine``, ``language``, ``vocabulary`` and ``values`` for every index
+    with nodes, as logarithms of odds, and for the first choice ``scope``, the probability that the question is about
+    it at all.
     """
 
     mode = "profile"
 
-    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool, left_s: float) -> _Weighed:
         cosines = sample_cosines(vector, known) if vector is not None else None
-        evidence = weigh(query, known, cosines)
+
+        def near(abroad: bool) -> Sequence[float] | None:
+            unrelated = self._unrelated(query, left_s) if abroad and vector is not None and cosines else None
+            if vector is None or unrelated is None:
+                return cosines
+            return sample_cosines(vector - np.float32(UNRELATED_SHARE) * np.float32(unrelated).mean(axis=0), known, 0.0)
+
+        evidence = weigh(query, known, near)
         kinds = {name: found.kinds for name, found in evidence.items()}
         return _Weighed(kinds, partial(_why, evidence, given=given, compared=cosines is not None))
 
@@ -420,14 +416,14 @@ class EmbeddingClassifier(_EvidenceClassifier):
     mode = "embedding"
 
     @override
-    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool, left_s: float) -> _Weighed:
         units = {profile.name: unit_vector(profile.description_vector) for profile in known.profiles}
         shape = None if vector is None else vector.shape
         same = {name: unit for name, unit in units.items() if unit is not None and unit.shape == shape}
         kinds: dict[str, Mapping[str, float]]
         if vector is None or len(same) < len(units):
             what = "no usable vector: vocabulary alone"
-            kinds = {name: found.kinds for name, found in weigh(query, known, None).items()}
+            kinds = {name: found.kinds for name, found in weigh(query, known, lambda _: None).items()}
         else:
             what, cosines = "description nearest to the query", {name: float(u @ vector) for name, u in same.items()}
             kinds = {name: {"description": COSINE_WEIGHT * cosine / known.spread} for name, cosine in cosines.items()}

@@ -216,11 +216,10 @@ class LLMSelector(_ModelChoice):
 def join_choice(base: Selection, choice: Choice, *, second: float, least: float = 0.0) -> Selection:
     """Join what a model chose with the decision that the evidence alone came to.
 
-    Both are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's
-    stated confidence, ``MOST_WEIGHT`` at most, or with ``UNSTATED_WEIGHT``; the rest is left to the probabilities of
-    the evidence, so that a doubtful model does not overrule clear evidence. What is the likeliest then comes first,
-    unless that is below ``least``: then the strategy that is declared the most reliable. The weights are conventions,
-    not measurements. With a lead of less than ``second`` the next one is named, too.
+    By a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's stated confidence,
+    ``MOST_WEIGHT`` at most, or with ``UNSTATED_WEIGHT`` (conventions, not measurements), the evidence with the rest.
+    The likeliest comes first, unless that is below ``least``: then the strategy declared the most reliable. With
+    a lead of less than ``second`` the next one is named, too.
     """
     weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(0.0, choice.confidence))
     shares = {name: (1.0 - weight) * share for name, share in _distribution(base.scores).items()}

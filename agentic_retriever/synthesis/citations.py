@@ -154,9 +154,8 @@ def _is_near(segment: Facts, others: Sequence[Facts]) -> bool:
 
 # --- whether two sentences say the opposite: one is negated where the other is not, or one has the other's antonym ---
 #
-# The rules read the section ``polarity`` of each language: all of it for English, Spanish and Thai, the plain negations
-# for a few more. A sentence is turned round by a negation or by an antonym; by both at once it says the same again
-# ("not below 10" and "at least 10").
+# The rules are the section ``polarity`` of each language. A sentence is turned round by a negation or by an antonym; by
+# both at once it says the same again ("not below 10" and "at least 10").
 
 _SCOPE_WORDS: Final = 4
 _SCOPE_CHARS: Final = 12

@@ -117,10 +117,7 @@ def _asking(said: str, like: str) -> str:
 
 
 def _fragment(text: str, asked: str, table: Table, last: str) -> str:
-    """Return what stands in for a part of the last question, or ``""`` where a whole question is asked.
-
-    Bare words do so only where there is a last question: elsewhere they are what somebody searches for.
-    """
+    """Return what stands in for a part of the last question, or ``""``, as for bare words without a last question."""
     opened, closed = table.openers.match(text), table.closers.search(text)
     body = text[opened.end() if opened else 0 : closed.start() if closed else None].strip(_EDGES)
     linked = table.links.match(body) is not None

@@ -407,9 +407,8 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
 
 # --- years and dates: ``since 2019``, ``de 2021``, ``หลังปี 2560``, ``in the 1960s``, ``5 May 2021`` ------------------
 #
-# A year counts when a word says that it is one, or a preposition or a value stands beside it and it is near the years
-# that the field has. Buddhist and common years are told apart by the field's own range: where it holds 2530 to 2567,
-# 2017 is read as 2560, and the other way round.
+# A year counts when a word says that it is one, or a preposition or a value stands beside it and it is near those of
+# the field, which also tell Buddhist from common years: where it holds 2530 to 2567, 2017 is read as 2560.
 
 _SAID: Final = 0.9  # where a word says that it is a year or date, or how it compares
 _PREPOSITION: Final = 0.75
@@ -725,13 +724,9 @@ class Rung:
 def relaxed(clauses: Sequence[Clause], filters: MetadataFilters | None = None) -> Iterator[Rung]:
     """Go through successive filters for a question: all clauses, then without one, then without two, and so on.
 
-    Among those that give up as many, the ones that give up the least certain come first; of clauses that are as
-    certain the one that stands last in the question goes first. So the first rung that leaves anything has lost the
-    fewest clauses: an impossible one goes, and those that are right stay. With more than 6 clauses only the least
-    certain ones are given up together, so that the ladder stays short.
-
-    The caller's own filters are part of every rung, are never relaxed, and can only be narrowed. The last rung has
-    them alone.
+    The least certain clauses go first, and of those that are as certain the last in the question, so that an impossible
+    one goes and those that are right stay. With more than 6 clauses only the least certain ones go together. The
+    caller's own filters are part of every rung, and the last rung has them alone.
     """
     order = sorted(range(len(clauses)), key=lambda at: (clauses[at].certainty, -at))
     for count in range(len(order) + 1):

@@ -61,15 +61,10 @@ def answer(**changes):
 
 def entry(number=0, **changes):
     given = {
-        "query": f"question {number}",
-        "entry_id": f"{number:032x}",
-        "recorded_at": EPOCH + timedelta(seconds=number),
-        "index": "news",
-        "strategy": "vector",
-        "complexity": "simple",
-        "tier": "extractive",
-        "timings_ms": {"total": float(number)},
-    }
+        "query": f"question {number}", "entry_id": f"{number:032x}",
+        "recorded_at": EPOCH + timedelta(seconds=number), "index": "news", "strategy": "vector",
+        "complexity": "simple", "tier": "extractive", "timings_ms": {"total": float(number)},
+    }  # fmt: skip
     return LogEntry(**{**given, **changes})
 
 

@@ -269,18 +269,8 @@ def test_the_best_of_each_intent_and_the_best_for_all():
 
 def test_the_command_shows_and_writes_every_intent(cli, bees, tmp_path):
     pytest.importorskip("matplotlib")
-    done = cli(
-        "bench",
-        bees,
-        "--intents",
-        "--strategies",
-        "vector,hybrid,auto",
-        "--no-views",
-        "--json",
-        "o.json",
-        "--html",
-        "o.html",
-    )
+    options = "--intents --strategies vector,hybrid,auto --no-views --json o.json --html o.html"
+    done = cli("bench", bees, *options.split())
     assert done.exit_code == 0, done.output
     for word in ("bees by intent, nDCG@10", "best by intent", "from the best fixed", "no filter question"):
         assert word in done.output

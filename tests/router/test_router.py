@@ -493,20 +493,15 @@ def test_names_behave_as_members_of_the_enumeration_and_wrong_ones_cannot_be_reg
         register_strategy("good", description=SAID)(object)
     assert "good" not in {s.value for s in retrievers.REGISTRY}
     for name, changes, said in [
-        ("vector", {}, "own"),
-        ("auto", {}, "small letters"),
-        ("Recent", {}, "small letters"),
-        ("", {}, "small letters"),
-        ("x" * 41, {}, "small letters"),
-        ("good", {"description": "two\nlines."}, "one line"),
-        ("good", {"description": "no stop"}, "full stop"),
-        ("good", {"cost": 0.0}, "above 0"),
-        ("good", {"typical_ms": float("nan")}, "above 0"),
+        ("vector", {}, "own"), ("auto", {}, "small letters"), ("Recent", {}, "small letters"),
+        ("", {}, "small letters"), ("x" * 41, {}, "small letters"),
+        ("good", {"description": "two\nlines."}, "one line"), ("good", {"description": "no stop"}, "full stop"),
+        ("good", {"cost": 0.0}, "above 0"), ("good", {"typical_ms": float("nan")}, "above 0"),
         ("good", {"needs": ("chunk",)}, "did you mean 'chunks'"),
         ("good", {"signals": {"ranges": 1.0}}, "did you mean 'range'"),
         ("good", {"signals": {"range": True}}, "finite number"),
         ("good", {"signals": {"range": float("inf")}}, "finite number"),
-    ]:
+    ]:  # fmt: skip
         with pytest.raises(ConfigError, match=said):
             register_strategy(name, **{"description": SAID, **changes})
         assert name in {s.value for s in Strategy} or name not in {s.value for s in retrievers.REGISTRY}

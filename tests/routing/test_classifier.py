@@ -16,15 +16,10 @@ from agentic_retriever.routing.signals import softmax
 
 CLASSIFIERS = [ProfileClassifier(), EmbeddingClassifier()]
 UNUSABLE = {
-    "missing": None,
-    "nan": np.full(32, np.nan, np.float32),
-    "infinite": np.full(32, np.inf, np.float32),
-    "zero": np.zeros(32, np.float32),
-    "other dimension": np.ones(7, np.float32),
-    "no numbers": np.array(["a"] * 32),
-    "a matrix": np.ones((2, 32), np.float32),
-    "empty": np.zeros(0, np.float32),
-}
+    "missing": None, "nan": np.full(32, np.nan, np.float32), "infinite": np.full(32, np.inf, np.float32),
+    "zero": np.zeros(32, np.float32), "other dimension": np.ones(7, np.float32),
+    "no numbers": np.array(["a"] * 32), "a matrix": np.ones((2, 32), np.float32), "empty": np.zeros(0, np.float32),
+}  # fmt: skip
 
 
 @pytest.fixture(params=CLASSIFIERS, ids=lambda c: c.mode)
@@ -313,8 +308,8 @@ def test_evidence_is_told_for_every_index_with_nodes(workshop):
         "is the pump checked", [workshop, replace(workshop, name="twin"), empty], query_vector=workshop.sample[0]
     )
     assert set(selection.evidence) == {"workshop", "twin"}
-    assert set(selection.evidence["workshop"]) == {"cosine", "vocabulary", "values", "scope"}
-    assert set(selection.evidence["twin"]) == {"cosine", "vocabulary", "values"}
+    assert set(selection.evidence["workshop"]) == {"cosine", "language", "vocabulary", "values", "scope"}
+    assert set(selection.evidence["twin"]) == {"cosine", "language", "vocabulary", "values"}
     json.dumps(selection.to_dict(), allow_nan=False)
 
 

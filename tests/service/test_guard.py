@@ -47,20 +47,12 @@ def test_addresses_of_this_machine(host):
 
 
 ROLES = [
-    ("POST", "/v1/query", Role.ASK),
-    ("GET", "/v1/indexes", Role.ASK),
-    ("GET", "/metrics", Role.ASK),
-    ("GET", "/", Role.ASK),
-    ("POST", "/v1/documents", Role.WRITE),
-    ("DELETE", "/v1/documents/x", Role.WRITE),
-    ("POST", "/documents/x/reprocess", Role.WRITE),
-    ("POST", "/api/admin/regulatory-documents", Role.WRITE),
-    ("GET", "/v1/queries", Role.ADMIN),
-    ("DELETE", "/v1/cache", Role.ADMIN),
-    ("GET", "/settings", Role.ADMIN),
-    ("GET", "/history", Role.ADMIN),
-    ("GET", "/llm-metrics/routing", Role.ADMIN),
-]
+    ("POST", "/v1/query", Role.ASK), ("GET", "/v1/indexes", Role.ASK), ("GET", "/metrics", Role.ASK),
+    ("GET", "/", Role.ASK), ("POST", "/v1/documents", Role.WRITE), ("DELETE", "/v1/documents/x", Role.WRITE),
+    ("POST", "/documents/x/reprocess", Role.WRITE), ("POST", "/api/admin/regulatory-documents", Role.WRITE),
+    ("GET", "/v1/queries", Role.ADMIN), ("DELETE", "/v1/cache", Role.ADMIN), ("GET", "/settings", Role.ADMIN),
+    ("GET", "/history", Role.ADMIN), ("GET", "/llm-metrics/routing", Role.ADMIN),
+]  # fmt: skip
 
 
 async def test_each_role_may_do_what_it_may(make_app, keys):
