@@ -105,10 +105,9 @@ def _wait_for_brief_threads() -> None:
 class DeadlineCaller:
     """Runs calls that may hang in daemon threads, a bounded number at a time, each with a total time limit.
 
-    The clients of model servers limit each read, not the whole call: a slowly dripping answer can take minutes. A call
-    made here is abandoned when its time is up; its thread ends when the call does. Abandoned calls count among the
-    ``max_calls`` under way, so that a dead server cannot eat all threads; ``max_waiting`` callers may wait for a place
-    (``None``: any number). ``what`` is called, in messages, such as ``"embedding model ollama:nomic-embed-text"``.
+    The clients of model servers limit each read, not the whole call. A call made here is abandoned when its time is up,
+    and counts among the ``max_calls`` until it ends, so that a dead server cannot eat all threads; ``max_waiting``
+    callers may wait for a place (``None``: any number). ``what`` is what messages call it.
     """
 
     def __init__(

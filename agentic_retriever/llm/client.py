@@ -273,10 +273,9 @@ class Trial:
 class LLMClient:
     """One LlamaIndex model, which answers prompts within a total time.
 
-    The model runs in a thread of its own, so a call that hangs or drips is abandoned when its time is up, and the model
+    The model runs in a thread of its own, so a call that hangs or drips is abandoned after ``timeout_s``, and the model
     can be used from any thread and below a running event loop. How often it is asked again, when it is left alone and
     what it costs is said by ``endpoint``; by default it is asked once, always, at a price that is not known.
-    ``timeout_s`` is the total time for one call.
     """
 
     def __init__(

@@ -116,10 +116,9 @@ class SpokenText:
 def json_values(text: str) -> list[object]:
     """Find the JSON objects and lists in a text, as models write them.
 
-    Fences and prose around them do not matter. Trailing and doubled commas, single or typographic quotes, comments,
-    ``True`` and ``None``, keys without quotes and single words without quotes as the value of a key are forgiven; a key
-    that comes twice keeps its first value. What is cut off or otherwise broken is left out, and what stands inside it
-    is looked at by itself. Of the first 20,000 characters the outermost 100 values are returned, in order.
+    Fences and prose do not matter. Trailing and doubled commas, single or typographic quotes, comments, ``True`` and
+    ``None``, keys and single words without quotes are forgiven; of a key that comes twice the first value counts. Of
+    what is broken the inside is looked at. Of the first 20,000 characters the outermost 100 values are returned.
     """
     reader = _Reader(text[:MAX_REPLY_CHARS])
     found: list[object] = []

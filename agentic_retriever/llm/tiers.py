@@ -68,9 +68,7 @@ class TieredClient:
     A simple question goes to the primary tier first; a complex one, one with more than 8,000 characters of source
     text and one that the caller forces goes to the cloud tier first. When a tier fails, the other of the two is asked,
     then the small one. A tier whose window is far too small or that may cost more than is allowed is passed over.
-
-    Of two clients for one tier the first is taken. ``timeout_s`` is for one call, all tiers together; ``cloud_price``
-    is what to compare with when no cloud tier is configured.
+    ``timeout_s`` is for all tiers together; ``cloud_price`` is compared with when no cloud tier is configured.
     """
 
     def __init__(

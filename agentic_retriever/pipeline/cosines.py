@@ -75,8 +75,7 @@ def merge_by_cosine(
 ) -> tuple[list[NodeWithScore], dict[str, str]]:
     """Merge the results of several indexes.
 
-    Scores of different indexes do not compare: a fusion depends on its list, BM25 on its collection. Cosines with the
-    question do, since all indexes share one embedding model. So the nodes of each index keep the order that their
+    Scores of different indexes do not compare, cosines do. So the nodes of each index keep the order that their
     strategy gave them, the n-th of them counts as near as the n-th largest cosine of its list, and all are merged as
     in CORI: ``(D + 0.4 D C) / 1.4`` with node scores D and index scores C brought to [0, 1] (J. Callan, Z. Lu and
     W. B. Croft, "Searching Distributed Collections with Inference Networks", SIGIR 1995).

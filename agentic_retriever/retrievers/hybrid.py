@@ -276,10 +276,8 @@ class HybridRetriever(base.RetrieverAdapter):
     """Dense and BM25 search, merged by calibrated or fixed weights, reciprocal ranks or Borda votes.
 
     Where only one side finds anything (no word of the question occurs in the index, or the other side failed), its
-    result is handed on as it is, with its own scores: cosines, or BM25's. So a question without known words gives
-    exactly what ``vector`` gives.
-
-    Calibrated fusion reads the model beside the index, where training has put one, again when it has changed.
+    result is handed on as it is, with its own scores: cosines, or BM25's. Calibrated fusion reads the model beside the
+    index, where training has put one, again when it has changed.
     """
 
     strategy = Strategy.HYBRID

@@ -372,9 +372,7 @@ class PlannerRetriever(base.RetrieverAdapter):
     The parts come from the model in the settings where there is one, else from the words of the question; the whole
     question is searched for beside them, so that a bad split costs little. Every part is searched for by ``retrieve``,
     never by a planner, so plans do not nest. A question that cannot be split gives exactly what ``retrieve`` gives.
-
-    The scores of a split question are 0.7 times similarity plus 0.3 times keyword overlap, see ``merge_parts``; each
-    node names the questions that found it in its details, under ``PARTS_KEY``. A part that fails is left out.
+    A part that fails is left out. Nodes name the questions that found them in their details, under ``PARTS_KEY``.
     """
 
     strategy = Strategy.PLANNER
@@ -439,10 +437,9 @@ def merge_parts(
 ) -> base.SearchResult:
     """Merge the results of several questions.
 
-    A node's score is 0.7 times its similarity plus 0.3 times its keyword overlap, both in [0, 1]. Its similarity is the
-    best of its scores under any part, brought to [0, 1] within each part; its overlap is the share of the terms of the
-    question, and of what the parts that found it add to them, that occur in it. The best node of each leads: half of
-    the score is kept for these. By that, two questions joined gained 0.06 of nDCG@10 on the document it was chosen on.
+    A node's score is 0.7 times the best of its scores under any part, each brought to [0, 1], plus 0.3 times the share
+    of the terms of the question, and of what its parts add to them, that it has. Half is kept for the best node of each
+    part: two questions joined gained 0.06 of nDCG@10 by that, on the document it was chosen on.
     """
     nodes: dict[str, NodeWithScore] = {}
     by_part: dict[str, dict[str, float]] = {}

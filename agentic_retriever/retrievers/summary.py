@@ -27,8 +27,7 @@ class SummaryRetriever(base.RetrieverAdapter):
     """Searches as ``hybrid`` does, and lifts the chunks of the documents that are about the question.
 
     A document is judged half by its three best chunks together, half by the cosine of its summary, and a chunk half by
-    itself, half by its document. Where fewer than half of the documents have a summary, or summaries cannot be had, the
-    chunks alone judge, and the result says so.
+    itself, half by its document; by chunks alone, as the result says, where fewer than half of them have a summary.
     """
 
     strategy = Strategy.SUMMARY

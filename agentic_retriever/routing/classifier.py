@@ -26,6 +26,7 @@ from agentic_retriever.text.tokens import absent, identifiers, without_asking, w
 
 Vector = npt.NDArray[np.float32]
 Profiles = Sequence[IndexProfile]
+_Terms = Mapping[str, Sequence[str]]
 
 
 # Whether a question is about anything in an index, before retrieval: a note beside the choice, which declines nothing.
@@ -131,6 +132,9 @@ SMOOTHING: Final = 0.2  # share of all indexes together in the likelihood of a t
 VALUE_WEIGHT: Final = 0.5  # of each metadata field of which the query names a value
 UNRELATED_SHARE: Final = 0.7  # of what queries about nothing have with a node, taken off its cosine between languages
 _BETWEEN_LANGUAGES: Final = {"cosine": 0.7, "language": 1.0, "vocabulary": 1.4, "values": 1.4}
+STANDS_OUT: Final = (
+    1.75  # by so many deviations an index in another language must be nearer than to queries about nothing
+)
 SAME_LANGUAGE: Final = 3.8  # for the index in the query's language: of two translations it is the one wanted
 
 # Many indexes are compared by fewer samples each: 512 lose 0.2 points of macro accuracy against 1,024, 400 two points.
@@ -190,7 +194,7 @@ class _Known:
 _known: Final = cached(LRUCache(4), key=lambda profiles: tuple(map(id, profiles)), lock=Lock())(_Known)
 
 
-def weigh(query: str, known: _Known, near: Callable[[bool], Sequence[float] | None]) -> dict[str, Evidence]:
+def weigh(query: str, known: _Known, near: _Near | None = None) -> dict[str, Evidence]:
     """Collect the evidence for each index, by name; of those in the query's language the first is compared for all."""
     asked = detect_language(query)
     own = (known.languages == asked) | (known.languages == UNDETERMINED) | (asked == UNDETERMINED)
@@ -198,14 +202,16 @@ def weigh(query: str, known: _Known, near: Callable[[bool], Sequence[float] | No
     hits = {profile.name: signals.value_hits(profile, terms[profile.language]) for profile in known.profiles}
     fields = [min(len({hit.field for hit in hits[p.name]}), _MAX_VALUE_FIELDS) for p in known.profiles]
     words, names = _likelihood_ratios(terms, own, known)
-    kinds = _kinds(near(False), words, fields)
+    kinds = _kinds(near.cosines if near else None, words, fields)
     if not own.all():
-        abroad = _kinds(near(True), names, fields)
+        abroad = _kinds(near.between_languages() if near else None, names, fields)
         abroad = [{kind: weight * one[kind] for kind, weight in _BETWEEN_LANGUAGES.items()} for one in abroad]
         if own.any():
             first = max(np.flatnonzero(own), key=lambda at: sum(kinds[at].values()))
-            ahead = sum(abroad[first].values()) - sum(kinds[first].values())
-            ahead += SAME_LANGUAGE if abroad[first]["cosine"] else 2 * SAME_LANGUAGE  # by words alone it says more
+            best = max(np.flatnonzero(~own).tolist(), key=lambda at: sum(abroad[at].values()))
+            ahead, rival = sum(abroad[first].values()) + SAME_LANGUAGE, sum(abroad[best].values())
+            ahead = rival + SAME_LANGUAGE if rival > ahead and not (near and near.stands_out(best)) else ahead
+            ahead -= sum(kinds[first].values())
             abroad = [{**kinds[at], "language": ahead} if is_own else abroad[at] for at, is_own in enumerate(own)]
         kinds = abroad
     return {p.name: Evidence(found, hits[p.name]) for p, found in zip(known.profiles, kinds, strict=True)}
@@ -216,9 +222,7 @@ def _kinds(near: Sequence[float] | None, words: Sequence[float], fields: Sequenc
     return [{"cosine": one, "language": 0.0, "vocabulary": said, "values": named} for one, said, named in parts]
 
 
-def _likelihood_ratios(
-    terms: Mapping[str, Sequence[str]], own: npt.NDArray[np.bool_], known: _Known
-) -> tuple[list[float], list[float]]:
+def _likelihood_ratios(terms: _Terms, own: npt.NDArray[np.bool_], known: _Known) -> tuple[list[float], list[float]]:
     """Likelihood of the terms in each index against all; and against its language's, where others never lose by it."""
     summed = np.zeros((2, len(own)))
     for language, said in terms.items():
@@ -234,6 +238,34 @@ def _likelihood_ratios(
         found = np.stack([words, np.where(own, names, np.maximum(0.0, names))])[:, :, here]
         summed[:, here] = found.sum(axis=1) / math.sqrt(len(distinct))  # terms of one query are not independent
     return summed[0].tolist(), summed[1].tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """How near a query's vector is to the indexes, also less what queries about nothing are."""
+
+    known: _Known
+    vector: Vector
+    cosines: Sequence[float]
+    unrelated: Callable[[], Vector | None]
+
+    def between_languages(self) -> Sequence[float] | None:
+        found = self.unrelated()
+        return self.cosines if found is None else sample_cosines(_less(self.vector, found), self.known, 0.0)
+
+    def stands_out(self, at: int) -> bool:
+        """Tell whether it is nearer to an index than queries about nothing, by their spread."""
+        found, sample = self.unrelated(), self.known.sample(at)
+        if found is None:
+            return True
+        left = [_less(one, np.delete(found, place, axis=0)) for place, one in enumerate(found)]
+        reached = [_nearest_mean(vector, sample) for vector in left]
+        return _nearest_mean(_less(self.vector, found), sample) - median(reached) > STANDS_OUT * float(np.std(reached))
+
+
+def _less(vector: Vector, unrelated: Vector) -> Vector:
+    left: Vector = (vector - UNRELATED_SHARE * unrelated.mean(axis=0)).astype(np.float32)
+    return left
 
 
 def unit_vector(vector: object) -> Vector | None:
@@ -383,35 +415,24 @@ class _EvidenceClassifier(IndexClassifier):
 class ProfileClassifier(_EvidenceClassifier):
     """Picks by the content of the indexes: nearest sampled nodes, vocabulary and metadata values.
 
-    Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
-    another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
-    all are empty. ``Selection.evidence`` has ``cosine``, ``language``, ``vocabulary`` and ``values`` for every index
-    with nodes, as logarithms of odds, and for the first choice ``scope``, the probability that the question is about
-    it at all.
+    Safe to share between threads; keeps nothing of the queries. Without a usable vector, vocabulary and values decide.
+    ``Selection.evidence`` has ``cosine``, ``language``, ``vocabulary`` and ``values`` for every index with nodes, as
+    logarithms of odds, and for the first choice ``scope``, the probability that the question is about it at all.
     """
 
     mode = "profile"
 
     def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool, left_s: float) -> _Weighed:
         cosines = sample_cosines(vector, known) if vector is not None else None
-
-        def near(abroad: bool) -> Sequence[float] | None:
-            unrelated = self._unrelated(query, left_s) if abroad and vector is not None and cosines else None
-            if vector is None or unrelated is None:
-                return cosines
-            return sample_cosines(vector - np.float32(UNRELATED_SHARE) * np.float32(unrelated).mean(axis=0), known, 0.0)
-
+        unrelated = partial(self._unrelated, query, left_s)
+        near = None if vector is None or cosines is None else _Near(known, vector, cosines, unrelated)
         evidence = weigh(query, known, near)
         kinds = {name: found.kinds for name, found in evidence.items()}
         return _Weighed(kinds, partial(_why, evidence, given=given, compared=cosines is not None))
 
 
 class EmbeddingClassifier(_EvidenceClassifier):
-    """Picks by the cosine between the query and the descriptions of the indexes.
-
-    When the query has no usable vector, or one of the descriptions has none, vocabulary and metadata values of the
-    indexes decide as in :class:`ProfileClassifier`. An index without nodes only wins when all are empty.
-    """
+    """Picks by the cosine between the query and the descriptions of the indexes, else by words and values alone."""
 
     mode = "embedding"
 
@@ -423,7 +444,7 @@ class EmbeddingClassifier(_EvidenceClassifier):
         kinds: dict[str, Mapping[str, float]]
         if vector is None or len(same) < len(units):
             what = "no usable vector: vocabulary alone"
-            kinds = {name: found.kinds for name, found in weigh(query, known, lambda _: None).items()}
+            kinds = {name: found.kinds for name, found in weigh(query, known).items()}
         else:
             what, cosines = "description nearest to the query", {name: float(u @ vector) for name, u in same.items()}
             kinds = {name: {"description": COSINE_WEIGHT * cosine / known.spread} for name, cosine in cosines.items()}
@@ -457,6 +478,7 @@ def _why(evidence: Mapping[str, Evidence], names: Sequence[str], runner_up: str,
     lead = {kind: f"{weight - second.kinds[kind]:+.1f}" for kind, weight in first.kinds.items()}
     unusable = "query vector not usable" if given else "no query vector"
     parts = [f"nearest samples {lead['cosine']}" if compared else unusable, f"vocabulary {lead['vocabulary']}"]
+    parts += [f"language {lead['language']}"] if first.kinds["language"] != second.kinds["language"] else []
     if first.hits or second.hits:
         values = [" ".join(hit.value.split())[:_MAX_VALUE_CHARS] for hit in first.hits[:_MAX_NAMED_VALUES]]
         named = f" ({', '.join(values)})" if values else ""

@@ -295,12 +295,9 @@ _OPENING: Final = re.compile(r"\W*(?:\w{1,4} ){0,2}")
 def assess_complexity(query: str) -> tuple[Complexity, float]:
     """Judge a question by the patterns and keywords of its language.
 
-    The score adds up: 0.3 for each complex pattern, 0.15 for each strong and 0.08 for each medium keyword, up to 0.3 by
-    the weights of the cues of a question in several steps (``hop_cues``), up to 0.2 for length, 0.15 for several
-    questions, 0.05 for each conjunction up to 0.15, less 0.1 for each simple pattern. The verdict is that of the first
-    check that applies: complex patterns, strong keywords, cues of several steps that weigh 0.3 together, a simple
-    pattern that opens the question, more than 150 characters that are no list, several questions, three conjunctions;
-    else it is simple.
+    The score adds up over patterns, keywords, cues of several steps (``hop_cues``), length, questions and conjunctions.
+    The verdict is that of the first check that applies: complex patterns, strong keywords, cues that weigh 0.3, a
+    simple pattern at the beginning, 150 characters that are no list, several questions, three conjunctions.
     """
     return _assessment(query)[:2]
 

@@ -100,10 +100,9 @@ def assemble(
 ) -> tuple[ContextPassage, ...]:
     """Turn nodes into passages, best first, as many as there is room for.
 
-    A node that repeats another one's text or lies inside the span of another one of the same document is dropped; the
-    larger one takes the better rank of both. One that is nearly the same as a better one, with the same numbers, is
-    dropped, too. The last passage is cut at a sentence when it does not fit and 200 characters or more of it do; what
-    ranks lower is left out.
+    A node that repeats another one's text or lies inside its span is dropped, and the larger one takes the better rank
+    of both; so is one that is nearly the same as a better one, with the same numbers. The last passage is cut at a
+    sentence when it does not fit and 200 characters or more of it do; what ranks lower is left out.
     """
     kept: list[ContextPassage] = []
     for node in nodes:

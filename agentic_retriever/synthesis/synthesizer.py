@@ -136,9 +136,8 @@ class ForeignModel:
 class ForeignSynthesizer(_Writer):
     """Lets a LlamaIndex response synthesizer write the answers.
 
-    It reads the passages numbered ``[1]``, ``[2]`` and so on, so that its model may cite them; sentences that cite
-    nothing get the passage that supports them. Its call counts as one call of one model with tokens that are estimated
-    and a price that is not known. A streamed answer comes as one piece, since the call cannot be cut.
+    It reads the passages numbered ``[1]``, ``[2]`` and so on, so that its model may cite them. Its call counts as one
+    of one model with tokens that are estimated and a price that is not known. A streamed answer comes as one piece.
     """
 
     def __init__(self, synthesizer: BaseSynthesizer, *, unsupported: Unsupported = "flag") -> None:
@@ -225,9 +224,8 @@ class StreamedText:
     """Turns the pieces that a model writes into pieces to show.
 
     Words are shown as they come. What the model thinks aloud is not, nor its own markers: behind each finished sentence
-    stand the citations that hold, numbered as in the finished answer. Joined, the pieces are the beginning of the
-    finished text, or all of it, unless what follows changes how the text falls into sentences; then nothing more is
-    shown, and only the finished answer counts.
+    stand the citations that hold. Joined, the pieces are the beginning of the finished text, or all of it, unless what
+    follows changes how the text falls into sentences; then nothing more is shown.
     """
 
     def __init__(self, checker: CitationChecker, known: int, *, whole_sentences: bool = False) -> None:

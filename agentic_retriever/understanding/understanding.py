@@ -577,9 +577,8 @@ def extract_with_llm(
 ) -> Understood:
     """Ask a model for the restrictions in a question; one call.
 
-    Fields and values that the index does not have are refused, each with a line in ``degraded``, so a model can
-    neither filter on an undeclared key nor invent a value. Where the call fails, the reply cannot be used or nothing
-    in it can be applied, the result is that of :func:`understand`, and ``degraded`` says why.
+    Fields and values that the index does not have are refused, each with a line in ``degraded``. Where nothing can be
+    applied, the result is that of :func:`understand`, and ``degraded`` says why.
     """
 
     def without_model(*why: Degradation) -> Understood:
@@ -725,8 +724,7 @@ def relaxed(clauses: Sequence[Clause], filters: MetadataFilters | None = None) -
     """Go through successive filters for a question: all clauses, then without one, then without two, and so on.
 
     The least certain clauses go first, and of those that are as certain the last in the question, so that an impossible
-    one goes and those that are right stay. With more than 6 clauses only the least certain ones go together. The
-    caller's own filters are part of every rung, and the last rung has them alone.
+    one goes and those that are right stay. The caller's own filters are part of every rung; the last has them alone.
     """
     order = sorted(range(len(clauses)), key=lambda at: (clauses[at].certainty, -at))
     for count in range(len(order) + 1):
