@@ -326,8 +326,8 @@ def pack(
     """Pack the blocks of sections into chunks; ``total`` is their count of tokens where it is known.
 
     Blocks are kept whole when they fit into ``size``; larger ones are divided at sentences, rows, lines or, within
-    these, between tokens. A chunk begins with up to ``overlap`` tokens of whole sentences from the end of the one before
-    it, but for tables and code. A heading is not left alone at the end of a chunk when what is below can be divided.
+    these, between tokens. A chunk begins with up to ``overlap`` tokens of whole sentences from the one before it, but
+    for tables and code. A heading is not left alone at the end of a chunk when what is below can be divided.
     Where the last chunk would have fewer than ``least`` tokens, all are made smaller as far as that helps.
     """
     blocks = list(blocks)
