@@ -424,7 +424,7 @@ class ProfileClassifier(_EvidenceClassifier):
 
     def _weighed(self, query: str, known: _Known, vector: Vector | None, *, given: bool, left_s: float) -> _Weighed:
         cosines = sample_cosines(vector, known) if vector is not None else None
-        unrelated = partial(self._unrelated, query, left_s)
+        unrelated = cache(partial(self._unrelated, query, left_s))
         near = None if vector is None or cosines is None else _Near(known, vector, cosines, unrelated)
         evidence = weigh(query, known, near)
         kinds = {name: found.kinds for name, found in evidence.items()}
