@@ -132,9 +132,7 @@ SMOOTHING: Final = 0.2  # share of all indexes together in the likelihood of a t
 VALUE_WEIGHT: Final = 0.5  # of each metadata field of which the query names a value
 UNRELATED_SHARE: Final = 0.7  # of what queries about nothing have with a node, taken off its cosine between languages
 _BETWEEN_LANGUAGES: Final = {"cosine": 0.7, "language": 1.0, "vocabulary": 1.4, "values": 1.4}
-STANDS_OUT: Final = (
-    1.75  # by so many deviations an index in another language must be nearer than to queries about nothing
-)
+STANDS_OUT: Final = 1.75  # deviations by which one in another language is nearer than to queries about nothing
 SAME_LANGUAGE: Final = 3.8  # for the index in the query's language: of two translations it is the one wanted
 
 # Many indexes are compared by fewer samples each: 512 lose 0.2 points of macro accuracy against 1,024, 400 two points.
@@ -416,6 +414,7 @@ class ProfileClassifier(_EvidenceClassifier):
     """Picks by the content of the indexes: nearest sampled nodes, vocabulary and metadata values.
 
     Safe to share between threads; keeps nothing of the queries. Without a usable vector, vocabulary and values decide.
+    An index without nodes only wins when all are empty.
     ``Selection.evidence`` has ``cosine``, ``language``, ``vocabulary`` and ``values`` for every index with nodes, as
     logarithms of odds, and for the first choice ``scope``, the probability that the question is about it at all.
     """

@@ -136,8 +136,9 @@ def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProf
     named = {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
     tokens = Tokenizer(profile.language if profile is not None else detect_language(query)).tokens
-    there = {term for text in texts for term in tokens(text)}  # which know "January" from 2012-01-04
-    missing = [name for name in named if not any(name in text for text in texts) and not there.issuperset(tokens(name))]
+    missing = [name for name in named if not any(name in text for text in texts)]
+    there = {term for text in texts for term in tokens(text)} if missing else set()  # "January" stands in 2012-01-04
+    missing = [name for name in missing if not there.issuperset(tokens(name))]
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
     return {
         "absent_names": math.log1p(len(missing)),
