@@ -38,14 +38,15 @@ _SIGNS = frozenset("¶#§🔗∞")
 _MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
+_MAX_TERM = 120  # characters of a term that is a heading
 _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
 
 
 def html_to_text(data: bytes) -> tuple[str, str]:
     """Return title and text of a page.
 
-    Scripts, styles, navigation, tables of contents, form controls and hidden elements are removed. Headings become
-    ``#`` lines, list items ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block; other block elements are
+    Scripts, styles, navigation, tables of contents, form controls and hidden elements are removed. Headings and
+    terms of lists of definitions become ``#`` lines, list items ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block; other block elements are
     parted by an empty line. Tables of one column, and tables around other tables, are page layout: plain blocks.
     """
     try:
@@ -63,6 +64,7 @@ def html_to_text(data: bytes) -> tuple[str, str]:
             else:
                 kept.append(child)
     _drop_furniture(kept)
+    _join_terms(kept)
     headings = soup.find_all("h1", limit=2)
     candidates = [*headings[: len(headings) == 1], *candidates]
     titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
@@ -71,6 +73,19 @@ def html_to_text(data: bytes) -> tuple[str, str]:
     if not text.strip():
         raise SourceError("holds no text")
     return title, text
+
+
+def _join_terms(tags: Sequence[Tag]) -> None:
+    for tag in reversed(tags):
+        before = tag.find_previous_sibling(True) if tag.name == "dt" else None
+        if before is not None and before.name == "dt":
+            before.extend([NavigableString(", "), *tag.contents])
+            tag.extract()
+
+
+def _is_term(tag: Tag) -> bool:
+    """Tell whether a tag is a term above its description, in a list that stands in no other."""
+    return tag.name == "dt" and tag.find_parent("dd") is None and len(tag.get_text()) <= _MAX_TERM
 
 
 class _Extent(NamedTuple):
@@ -158,6 +173,9 @@ class _Writer:
         elif name in _HEADINGS:
             self._end_block()
             self._prefix = "#" * _HEADINGS[name] + " "
+        elif _is_term(tag):
+            self._end_block()
+            self._prefix = "###### "
         elif name == "li":
             self._end_block(tight=True)
             self._prefix = "  " * min(depth, _MAX_INDENT) + "- "

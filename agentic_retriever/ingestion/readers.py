@@ -68,9 +68,11 @@ _RST_HEADING = re.compile(
     r"(?P<under>([!-/:-@\[-`{-~])\5{2,})[ ]*$",
     re.MULTILINE,
 )
+_RST_TERM = re.compile(r"^\.\. (?:option|confval|envvar|setting)::[ \t]+(?=\S)", re.MULTILINE)
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
 _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
+    (r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$", lambda found: "###### " + re.sub(r"\n+=item[ \t]+", ", ", found[1])),
     (r"^=item[ \t]*\*?[ \t]*", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
     (r"(?:^|[ \t]+)X<[^<>]*>\n?", ""),  # for the index of a book
@@ -85,6 +87,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
         text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
+        text = _OPTION.sub(_option_heading, _RST_TERM.sub("###### ", text))
     else:
         for pattern, put in _POD:
             text = re.sub(pattern, put, text, flags=re.MULTILINE)
@@ -109,6 +112,12 @@ _REPEATED = 3  # a line at a page's end that is there so often, but for its numb
 _WITHIN = re.compile(r"(?<=[^\s.!?:;])\n{3,}(?= *[a-z])")  # where a page ends within a sentence
 _CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40})(\S*) *")
 _O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
+_NAME = r"`{0,2}-{1,2}\w(?:(?!  )[^\n]){0,70}"
+_OPTION = re.compile(  # in lines of its own, or of a manual page that says behind it what it does
+    rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|[^\W\d_][\w-]{{1,40}}(?=\n))"
+    r"(?: {2,}(?=\S[^\n]*\n(?:\n|(?P=indent) ))|\n(?P=indent) +(?=\S))",
+    re.MULTILINE,
+)
 _TYPESET_HEADING = re.compile(
     r"(?<![^\n]\n)^(?P<indent> {0,3})(?P<title>(?P<number>(?:[0-9]+|[A-Z](?=\.))(?:\.[0-9]+)*\.? +)?"
     r"[^\W_](?:(?!  )[^\n]){1,70}(?<![.,:;-]))\n(?P<gap>\n?)(?=(?P=indent) +\S)",
@@ -134,7 +143,13 @@ def _reflowed(text: str) -> str:
     words = set(re.findall(r"[^\W\d_]+", _CUT.sub(" ", text).casefold()))
     text = _CUT.sub(lambda found: _put_together(found, words), text)
     text = _O_BULLET.sub(r"\1-", text) if len(_O_BULLET.findall(text)) >= _REPEATED else text
-    return _TYPESET_HEADING.sub(_typeset_heading, text)
+    text = _TYPESET_HEADING.sub(_typeset_heading, text)
+    return _OPTION.sub(_option_heading, text)
+
+
+def _option_heading(found: re.Match[str]) -> str:
+    names = re.sub("\n *", ", ", found["names"])
+    return f"###### {names}\n{found['indent']}    "
 
 
 def _put_together(found: re.Match[str], words: Collection[str]) -> str:

@@ -100,7 +100,8 @@ def _has(kind: str, body: str, query: str) -> float:
     if kind in NUMERIC:
         if numbers_in(body) - numbers_in(query):
             return 1.0 if kind == "number" or shown.search(body) else _ANY_NUMBER
-        return _NUMBER_WORD if shown.search(body) or _patterns("shows")["number"].search(body) else 0.0
+        unit, word = shown.search(body), _patterns("shows")["number"].search(body)
+        return 1.0 if kind == "duration" and unit and word else _NUMBER_WORD if unit or word else 0.0
     if kind in _NAMED:
         asked = query.casefold()
         return 1.0 if any(match[0].casefold() not in asked for match in shown.finditer(body)) else 0.0
@@ -272,7 +273,7 @@ _HEADING: Final = re.compile(r"#{1,6}\s")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
-_GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_])")
+_GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -289,7 +290,7 @@ class Candidate:
     item: str
     heading: str  # The nearest one above it
     section: int  # How many headings stand before it in the passage
-    head: tuple[int, int] | None  # Where the head of its table stands
+    head: tuple[int, int] | None  # Where the head of its table stands, or the option that it is about
     around: frozenset[str]
     width: int
 
@@ -341,6 +342,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     section = 0
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None
+    defined: tuple[int, int] | None = None  # an option above what it does
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
@@ -351,7 +353,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         is_rule = _TABLE_RULE.fullmatch(piece) is not None
         if not piece.startswith("|"):
-            table, head = frozenset(), None
+            table, head = frozenset(), defined
         candidate = Candidate(
             passage=passage,
             position=position,
@@ -369,6 +371,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         if level:
             section, heading = section + 1, piece
             headings = [*(one for one in headings if one[0] < level), (level, terms)]
+            marks = len(piece) - len(piece.lstrip("# "))
+            defined = (begin + marks, end) if piece[marks:].startswith("-") else None
         if is_head:
             table, head = terms, (begin, end)
     return found
@@ -379,7 +383,7 @@ def _is_defined(text: str, begin: int, end: int) -> bool:
     piece, behind = text[begin:end].strip(), text[end:]
     alone = not text[:begin].rpartition("\n")[2].strip() and not behind.partition("\n")[0].strip()
     apart = (not text[:begin].strip() or text[:begin].rstrip(" \t").endswith("\n\n")) and _GAP.match(behind) is not None
-    short = len(piece) <= _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
+    short = len(piece) <= (1 + piece.startswith("-")) * _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
     announced = text[:begin].rstrip().endswith((":", "："))
     return short and alone and apart and not announced and not _ITEM.match(piece) and not _BULLET.match(piece)
 
@@ -434,11 +438,11 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
     """How far what each row has of the question is its own, and not that of other rows of the table; 1 for others."""
-    in_tables = [c for c in found if c.head]
+    in_tables = [c for c in found if c.head and c.text.startswith("|")]
     rows = Counter((c.passage.number, c.head, term) for c in in_tables for term in c.terms & weights.keys())
     shares = []
     for c in found:
-        had = {term: weights[term] for term in c.terms & weights.keys()} if c.head else {}
+        had = {term: weights[term] for term in c.terms & weights.keys()} if c.head and c.text.startswith("|") else {}
         own = sum(weight / rows[c.passage.number, c.head, term] for term, weight in had.items())
         shares.append(own / sum(had.values()) if had else 1.0)
     return shares
