@@ -39,28 +39,11 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "AgenticRetrieverError",
-    "AgenticRouter",
-    "Answer",
-    "BM25Retriever",
-    "Budget",
-    "Citation",
-    "IndexProfile",
-    "QdrantEdgeVectorStore",
-    "Retrieval",
-    "RetrieverAdapter",
-    "RouteDecision",
-    "RouteDecisionEvent",
-    "RoutedChatEngine",
-    "RoutedQueryEngine",
-    "RoutedRetriever",
-    "RouterConfig",
-    "Strategy",
-    "Turn",
-    "__version__",
-    "register_language",
-    "register_strategy",
-]
+    "AgenticRetrieverError", "AgenticRouter", "Answer", "BM25Retriever", "Budget", "Citation", "IndexProfile",
+    "QdrantEdgeVectorStore", "Retrieval", "RetrieverAdapter", "RouteDecision", "RouteDecisionEvent",
+    "RoutedChatEngine", "RoutedQueryEngine", "RoutedRetriever", "RouterConfig", "Strategy", "Turn", "__version__",
+    "register_language", "register_strategy",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

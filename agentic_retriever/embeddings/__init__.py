@@ -12,14 +12,6 @@ from agentic_retriever.embeddings.model import (
 from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, resolve_embedding
 
 __all__ = [
-    "DiskVectorCache",
-    "EmbeddingModel",
-    "LocalEmbedding",
-    "PackedVectors",
-    "VectorSource",
-    "embedding_name",
-    "ollama_models",
-    "query_hash",
-    "resolve_embedding",
-    "text_hash",
-]
+    "DiskVectorCache", "EmbeddingModel", "LocalEmbedding", "PackedVectors", "VectorSource", "embedding_name",
+    "ollama_models", "query_hash", "resolve_embedding", "text_hash",
+]  # fmt: skip

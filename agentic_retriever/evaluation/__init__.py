@@ -9,16 +9,6 @@ from agentic_retriever.evaluation.training import TrainingOptions, TrainingResul
 from agentic_retriever.show import Section
 
 __all__ = [
-    "BenchOptions",
-    "Benchmark",
-    "Dataset",
-    "RoutingBenchmark",
-    "Section",
-    "TrainingOptions",
-    "TrainingResult",
-    "bench_routing",
-    "benchmark",
-    "load_dataset",
-    "ndcg_by_query",
-    "train_strategies",
-]
+    "BenchOptions", "Benchmark", "Dataset", "RoutingBenchmark", "Section", "TrainingOptions", "TrainingResult",
+    "bench_routing", "benchmark", "load_dataset", "ndcg_by_query", "train_strategies",
+]  # fmt: skip

@@ -9,15 +9,6 @@ from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.points import embedded_text, searched_text
 
 __all__ = [
-    "Index",
-    "IndexProfile",
-    "IndexStorage",
-    "Indexer",
-    "IngestReport",
-    "KeywordIndex",
-    "Progress",
-    "QdrantEdgeVectorStore",
-    "StoredIndex",
-    "embedded_text",
-    "searched_text",
-]
+    "Index", "IndexProfile", "IndexStorage", "Indexer", "IngestReport", "KeywordIndex", "Progress",
+    "QdrantEdgeVectorStore", "StoredIndex", "embedded_text", "searched_text",
+]  # fmt: skip

@@ -242,7 +242,7 @@ def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
 # --- the fields of an index: their kinds, all their values, and the words they go by in a question -------------------
 
 FIELDS_FILE: Final = "fields.json"
-FIELDS_FORMAT: Final = 2  # raised whenever the same metadata would give another dictionary than before
+FIELDS_FORMAT: Final = 3  # raised whenever the same metadata would give another dictionary than before
 _MAX_VALUES: Final = 50_000  # most distinct values that are kept of one field
 _MAX_FIELDS: Final = 256
 _MAX_VALUE_CHARS: Final = 80
@@ -282,6 +282,7 @@ class FieldInfo:
     person: bool = False
     topical: bool = False
     year: bool = False
+    rare: bool = False  # Most nodes do not have it
 
 
 @dataclass(frozen=True)
@@ -300,14 +301,15 @@ class FieldDictionary:
     @classmethod
     def build(cls, rows: Iterable[Mapping[str, object]]) -> FieldDictionary:
         gathered: dict[str, _Gathered] = {}
-        for metadata in rows:
+        size = 0
+        for size, metadata in enumerate(rows, start=1):  # noqa: B007
             for name, value in metadata.items():
                 if name not in gathered:
                     full = len(gathered) >= _MAX_FIELDS
                     if full or name in STRUCTURAL_FIELDS or not _is_usable(name, MAX_KEY_LENGTH):
                         continue
                 gathered.setdefault(name, _Gathered()).add(value)
-        made = cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
+        made = cls(frozen({name: found.info(name, size) for name, found in gathered.items() if found.kinds}))
         _ = made.matcher  # so that no question has to make it
         return made
 
@@ -372,7 +374,7 @@ class _Gathered:
         low, high = self._ranges.get(kind, (number, number))
         self._ranges[kind] = min(number, low), max(number, high)
 
-    def info(self, name: str) -> FieldInfo:
+    def info(self, name: str, size: int) -> FieldInfo:
         kind = max(self.kinds, key=lambda k: (self.kinds[k], k.value))
         parts = [folded(part) for part in _SEPARATORS.split(_CAMEL.sub("_", name)) if part]
         last = _UNITS_IN_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
@@ -398,6 +400,7 @@ class _Gathered:
             person=person,
             topical=not person and (not _TOPICS.isdisjoint(parts) or (self._listed and len(values) > _TOPICAL_FROM)),
             year=not _YEARS.isdisjoint(parts) and (kind is FieldKind.NUMBER or bool(years)),
+            rare=2 * sum(self.kinds.values()) < size,
         )
 
 

@@ -5,15 +5,6 @@ from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument,
 from agentic_retriever.ingestion.readers import BoundedReader, digests_of_alike, discover, read_source
 
 __all__ = [
-    "CHUNKING_VERSION",
-    "BoundedReader",
-    "ChunkSettings",
-    "SkippedSource",
-    "SourceDocument",
-    "chunk_document",
-    "digests_of_alike",
-    "discover",
-    "from_llama_documents",
-    "nodes_as_they_are",
-    "read_source",
-]
+    "CHUNKING_VERSION", "BoundedReader", "ChunkSettings", "SkippedSource", "SourceDocument", "chunk_document",
+    "digests_of_alike", "discover", "from_llama_documents", "nodes_as_they_are", "read_source",
+]  # fmt: skip

@@ -72,7 +72,10 @@ _RST_TERM = re.compile(r"^\.\. (?:option|confval|envvar|setting)::[ \t]+(?=\S)",
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
 _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
-    (r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$", lambda found: "###### " + re.sub(r"\n+=item[ \t]+", ", ", found[1])),
+    (
+        r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$",
+        lambda found: "###### " + re.sub(r"\n+=item[ \t]+", ", ", found[1]),
+    ),
     (r"^=item[ \t]*\*?[ \t]*", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
     (r"(?:^|[ \t]+)X<[^<>]*>\n?", ""),  # for the index of a book

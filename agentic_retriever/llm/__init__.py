@@ -14,19 +14,7 @@ from agentic_retriever.llm.replies import Choice, containers, json_values, read_
 from agentic_retriever.llm.tiers import TieredClient, build_client
 
 __all__ = [
-    "Choice",
-    "LLMClient",
-    "LLMReply",
-    "ModelClient",
-    "TierNeeds",
-    "TieredClient",
-    "ask",
-    "build_client",
-    "containers",
-    "json_values",
-    "random_boundary",
-    "read_choice",
-    "result_of",
-    "spent_on_failure",
+    "Choice", "LLMClient", "LLMReply", "ModelClient", "TierNeeds", "TieredClient", "ask", "build_client",
+    "containers", "json_values", "random_boundary", "read_choice", "result_of", "spent_on_failure",
     "without_thoughts",
-]
+]  # fmt: skip

@@ -31,11 +31,10 @@ from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
 
 __all__ = [
-    "CLEAR",
-    "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
-    "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
-    "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
-    "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "split_question",
+    "CLEAR", "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion",
+    "FusionModel", "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever",
+    "RetrievalRequest", "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever",
+    "add_spec", "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "split_question",
     "stated", "unregister_strategy",
 ]  # fmt: skip
 

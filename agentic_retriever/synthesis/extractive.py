@@ -274,6 +274,7 @@ _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line befo
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
 _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
+_OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(\W{0,2}-{1,2}\w)")  # of a command, in quotes or not
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -313,6 +314,7 @@ class Candidate:
         return without_titles(f"{header}\n{self.text}" if header else self.text)
 
 
+_NOWHERE: tuple[int, int] | None = None
 Found = Sequence[Candidate]
 Place = tuple[int, int]  # The number of a passage, and of a section in it
 
@@ -341,8 +343,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     heading = passage.section.rpartition(" > ")[2]
     section = 0
     table = frozenset(tokenizer.tokens(passage.table_header))
-    head: tuple[int, int] | None = None
-    defined: tuple[int, int] | None = None  # an option above what it does
+    head = defined = _NOWHERE
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         bullet = _BULLET.match(piece)
@@ -351,7 +352,6 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
-        is_rule = _TABLE_RULE.fullmatch(piece) is not None
         if not piece.startswith("|"):
             table, head = frozenset(), defined
         candidate = Candidate(
@@ -367,12 +367,11 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             around=header_terms(passage.header_at(begin)).union(table, *(words for _, words in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
-        found.append((candidate, not (level or is_head or is_rule or piece.endswith(_ASKS))))
+        found.append((candidate, not (level or is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS))))
         if level:
             section, heading = section + 1, piece
             headings = [*(one for one in headings if one[0] < level), (level, terms)]
-            marks = len(piece) - len(piece.lstrip("# "))
-            defined = (begin + marks, end) if piece[marks:].startswith("-") else None
+            defined = (begin + option.start(1), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
     return found
@@ -383,9 +382,10 @@ def _is_defined(text: str, begin: int, end: int) -> bool:
     piece, behind = text[begin:end].strip(), text[end:]
     alone = not text[:begin].rpartition("\n")[2].strip() and not behind.partition("\n")[0].strip()
     apart = (not text[:begin].strip() or text[:begin].rstrip(" \t").endswith("\n\n")) and _GAP.match(behind) is not None
-    short = len(piece) <= (1 + piece.startswith("-")) * _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
+    option = _OPTION.match(piece) is not None
+    short = len(piece) <= (1 + option) * _MAX_DEFINED and not piece.endswith(_ENDS) and "|" not in piece
     announced = text[:begin].rstrip().endswith((":", "："))
-    return short and alone and apart and not announced and not _ITEM.match(piece) and not _BULLET.match(piece)
+    return short and alone and apart and not announced and (option or not (_ITEM.match(piece) or _BULLET.match(piece)))
 
 
 def _heading_level(text: str, begin: int, end: int) -> int:
@@ -484,9 +484,9 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 # Spanish, all of a long FAQ document), by the likelihood of those that answer. Those of place and passage are chosen by
 # how many answers cite the right place (FAQs in English, French, Italian and Dutch) or have it (XQuAD, the sample).
 
-_EMBEDDED: Final = 12  # most sentences of one answer that are embedded
+_EMBEDDED: Final = 16  # most sentences of one answer that are embedded
 _LOOKED_AT: Final = 4  # passages of which the first sentence and the best others are embedded
-_EACH: Final = 3
+_EACH: Final = 4
 _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8

@@ -6,14 +6,6 @@ from agentic_retriever.text.sentences import Sentence, split_sentences
 from agentic_retriever.text.tokens import Tokenizer, count_overlap
 
 __all__ = [
-    "UNDETERMINED",
-    "Script",
-    "Sentence",
-    "Tokenizer",
-    "count_overlap",
-    "detect_language",
-    "dominant_script",
-    "normalise_query",
-    "split_sentences",
-    "stopwords",
-]
+    "UNDETERMINED", "Script", "Sentence", "Tokenizer", "count_overlap", "detect_language", "dominant_script",
+    "normalise_query", "split_sentences", "stopwords",
+]  # fmt: skip

@@ -413,7 +413,7 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
 _SAID: Final = 0.9  # where a word says that it is a year or date, or how it compares
 _PREPOSITION: Final = 0.75
 _BESIDE_VALUE: Final = 0.55
-_ROUGH: Final = 0.7  # factor where a day or month is asked of a field that has years only
+_ROUGH: Final = 0.7  # factor where a day or month is asked of a field of years, or a field that most nodes lack
 _NEAR_YEARS: Final = 60
 _BUDDHIST_FROM: Final = 2300
 _ONE_TIME: Final = "[YEI]{0,3}[4DmZ]E?"
@@ -435,6 +435,9 @@ def _find_times(question: Question, stream: Stream, used: set[int]) -> list[_Ord
         if certainty is None:
             continue
         if info.kind is not FieldKind.DATE and any(item.symbol in "Dm" for item in items):
+            certainty *= _ROUGH
+        named = {name for item in items if item.symbol == "F" for name in item.value}
+        if info.rare and info.name not in named.union(_fields_around(stream, match.start(), match.end())):
             certainty *= _ROUGH
         span, negated = (items[0].start, items[-1].end), items[0].symbol == "K"
         moments = _moments(items)
