@@ -31,20 +31,13 @@ def test_which_variables_count_and_arguments_alone_make_a_configuration(monkeypa
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [
-        ("TOPK", "5", "did you mean 'AGENTIC_RETRIEVER_TOP_K'"),
-        ("TOP_K", "five", "whole number (1 to 10000 nodes)"),
-        ("TOP_K", "0", "got '0'"),
-        ("TOP_K", "2.5", "whole number"),
-        ("HYBRID_ALPHA", "1.5", "0 to 1"),
-        ("HYBRID_ALPHA", "nan", "0 to 1"),
-        ("DEADLINE_S", "inf", "seconds"),
-        ("SELECTOR", "learned", "use auto"),
-        ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"),
-        ("CHUNK_OVERLAP", "512", "below chunk_size"),
-        ("RERANKER", "colbert", "none, llm, cross_encoder"),
-        ("ADAPTIVE_TOP_K", "maybe", "true or false"),
+        ("TOPK", "5", "did you mean 'AGENTIC_RETRIEVER_TOP_K'"), ("TOP_K", "five", "whole number (1 to 10000 nodes)"),
+        ("TOP_K", "0", "got '0'"), ("TOP_K", "2.5", "whole number"), ("HYBRID_ALPHA", "1.5", "0 to 1"),
+        ("HYBRID_ALPHA", "nan", "0 to 1"), ("DEADLINE_S", "inf", "seconds"), ("SELECTOR", "learned", "use auto"),
+        ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"), ("CHUNK_OVERLAP", "512", "below chunk_size"),
+        ("RERANKER", "colbert", "none, llm, cross_encoder"), ("ADAPTIVE_TOP_K", "maybe", "true or false"),
     ],
-)
+)  # fmt: skip
 def test_wrong_setting_is_named_with_what_is_allowed(variable, value, told):
     with pytest.raises(ConfigError) as caught:
         RouterConfig.from_env({PREFIX + variable: value})

@@ -2,7 +2,8 @@
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from bs4 import BeautifulSoup, Tag
@@ -38,6 +39,7 @@ _SIGNS = frozenset("¶#§🔗∞")
 _MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
+_TERM = "###### "
 _MAX_TERM = 120  # characters of a term that is a heading
 _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
 
@@ -63,29 +65,15 @@ def html_to_text(data: bytes) -> tuple[str, str]:
                 child.extract()
             else:
                 kept.append(child)
-    _drop_furniture(kept)
-    _join_terms(kept)
+    terms = _drop_furniture(kept)
     headings = soup.find_all("h1", limit=2)
     candidates = [*headings[: len(headings) == 1], *candidates]
     titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
     title = documents.clean_text(next((title for title in titles if title), ""))
-    text = documents.clean_text(_Writer(kept).write(soup))
+    text = documents.clean_text(_Writer(kept, terms).write(soup))
     if not text.strip():
         raise SourceError("holds no text")
     return title, text
-
-
-def _join_terms(tags: Sequence[Tag]) -> None:
-    for tag in reversed(tags):
-        before = tag.find_previous_sibling(True) if tag.name == "dt" else None
-        if before is not None and before.name == "dt":
-            before.extend([NavigableString(", "), *tag.contents])
-            tag.extract()
-
-
-def _is_term(tag: Tag) -> bool:
-    """Tell whether a tag is a term above its description, in a list that stands in no other."""
-    return tag.name == "dt" and tag.find_parent("dd") is None and len(tag.get_text()) <= _MAX_TERM
 
 
 class _Extent(NamedTuple):
@@ -97,8 +85,11 @@ class _Extent(NamedTuple):
     leads: int
 
 
-def _drop_furniture(tags: Sequence[Tag]) -> None:
-    """Take out what surrounds the text, and lists that only lead to places of the page; never most of its words."""
+def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
+    """Take out what surrounds the text, and lists that only lead to places of the page; never most of its words.
+
+    Returns the ids of the short terms of definition lists that stand in no other.
+    """
     extents: dict[int, _Extent] = {}
     for tag in reversed(tags):  # children before their parents
         own = sum(len(one.strip()) for one in tag.contents if type(one) is NavigableString)
@@ -118,6 +109,9 @@ def _drop_furniture(tags: Sequence[Tag]) -> None:
         sign = sign or (tag.name in _MARKS and held.links == held.leads == 1 and tag.get_text().strip().isdigit())
         if sign or only_leads or (named and (only_links or held.chars * 2 < whole)):
             tag.extract()
+    terms = (tag for tag in tags if tag.name == "dt" and extents[id(tag)].chars <= _MAX_TERM)
+    above = ((id(tag), [one.name for one in islice(tag.parents, 2)]) for tag in terms)
+    return frozenset(i for i, names in above if names[:1] == ["dl"] and not {"dd", "dt"}.intersection(names))
 
 
 def _decoded_html(data: bytes) -> str:
@@ -137,7 +131,8 @@ def _decoded_html(data: bytes) -> str:
 class _Writer:
     """Collects text and block breaks while walking over the elements, without recursion."""
 
-    def __init__(self, tags: Sequence[Tag]) -> None:
+    def __init__(self, tags: Sequence[Tag], terms: Collection[int]) -> None:
+        self._terms = terms
         tables = [tag for tag in tags if tag.name == "table"]
         outer = {id(table.find_parent("table")) for table in tables}
         self._data = {id(table) for table in tables if id(table) not in outer and _has_columns(table)}
@@ -173,9 +168,12 @@ class _Writer:
         elif name in _HEADINGS:
             self._end_block()
             self._prefix = "#" * _HEADINGS[name] + " "
-        elif _is_term(tag):
+        elif id(tag) in self._terms:
             self._end_block()
-            self._prefix = "###### "
+            before = self._blocks[-1] if self._blocks else ""
+            joins = before.startswith(_TERM) and len(before) <= _MAX_TERM  # several terms of one description
+            self._prefix = f"{before}, " if joins else _TERM
+            del self._blocks[len(self._blocks) - 2 * joins :]
         elif name == "li":
             self._end_block(tight=True)
             self._prefix = "  " * min(depth, _MAX_INDENT) + "- "

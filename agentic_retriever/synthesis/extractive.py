@@ -153,7 +153,7 @@ QueryVector = Sequence[float] | NDArray[Any]
 K = TypeVar("K", bound=Hashable)
 
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.5, Complexity.COMPLEX: 0.3}
-_NEAR_SLACK: Final = 0.1  # scores that are mixed with spread cosines fall off faster
+_NEAR_SLACK: Final = 0.05  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
 _BLIND_SUPPORT: Final = 0.2
 # Documents that have nearly all that the best one has of the question are listed if there are so many.

@@ -109,14 +109,11 @@ class DeadEmbedding(FakeEmbedding):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (7, "got int"),
-        (None.__class__, "got type"),
-        ("storage/contracts", "got str; a path is a source"),
-        (Path("storage/contracts"), "a path is a source"),
-        ([TextNode(text="x")], "got list"),
+        (7, "got int"), (None.__class__, "got type"), ("storage/contracts", "got str; a path is a source"),
+        (Path("storage/contracts"), "a path is a source"), ([TextNode(text="x")], "got list"),
         (SimpleVectorStore(), "got SimpleVectorStore"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_index_is_refused(given, said):
     with pytest.raises(errors.IndexingError, match="must be a LlamaIndex index, query engine or retriever") as caught:
         attached(given)

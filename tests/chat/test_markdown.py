@@ -30,14 +30,11 @@ def test_where_a_text_is_cut_makes_no_difference(text, cuts):
 @pytest.mark.parametrize(
     ("text", "markdown"),
     [
-        ("Sixteen. [1][12]", "Sixteen. [^1][^12]"),
-        ("![x](http://evil/?q=1)", "!\\[x](http://evil/?q=1)"),
+        ("Sixteen. [1][12]", "Sixteen. [^1][^12]"), ("![x](http://evil/?q=1)", "!\\[x](http://evil/?q=1)"),
         ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)>"),
-        ("see [1](http://evil)", "see [^1](http://evil)"),
-        ("![1] \\[2]", "!\\[1] \\[2]"),
-        ("an end [", "an end ["),
+        ("see [1](http://evil)", "see [^1](http://evil)"), ("![1] \\[2]", "!\\[1] \\[2]"), ("an end [", "an end ["),
     ],
-)
+)  # fmt: skip
 def test_marks_images_and_html(text, markdown):
     assert shown([text]) == markdown
     assert shown(text) == markdown

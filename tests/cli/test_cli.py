@@ -172,22 +172,17 @@ def test_doctor(home):
 @pytest.mark.parametrize(
     ("args", "code", "told"),
     [
-        (["query", " "], 4, "blank"),
-        (["query", "", "--json"], 4, "blank"),
-        (["query", "-"], 4, "blank"),
-        (["query", "x" * 100_000], 4, "100,000 characters"),
-        (["query", "x", "--top-k", "0"], 4, "top_k"),
+        (["query", " "], 4, "blank"), (["query", "", "--json"], 4, "blank"), (["query", "-"], 4, "blank"),
+        (["query", "x" * 100_000], 4, "100,000 characters"), (["query", "x", "--top-k", "0"], 4, "top_k"),
         (["query", "x", "--index", "handbok"], 5, "did you mean 'handbook'"),
         (["route", "x", "--index", "handbook", "--index", "nowhere"], 5, "known: "),
-        (["query", "x", "--strategy", "magic"], 5, "known:"),
-        (["index", "add", "new", "nowhere"], 6, "nowhere"),
-        (["index", "add", "a/b", "docs"], 6, "cannot be used"),
-        (["index", "show", "nope"], 5, "known: handbook"),
+        (["query", "x", "--strategy", "magic"], 5, "known:"), (["index", "add", "new", "nowhere"], 6, "nowhere"),
+        (["index", "add", "a/b", "docs"], 6, "cannot be used"), (["index", "show", "nope"], 5, "known: handbook"),
         (["index", "remove", "nope"], 5, "known: handbook"),
         (["--data-dir", "docs/leave.md", "index", "list"], 6, "docs/leave.md"),
         (["--data-dir", "empty", "query", "x"], 9, "index add"),
     ],
-)
+)  # fmt: skip
 def test_errors_are_one_line_with_their_exit_code(home, args, code, told):
     done = cli(home, *args, stdin="")
     assert done.returncode == code

@@ -145,12 +145,8 @@ def test_what_was_measured_cannot_be_changed_is_none_where_nothing_was_and_refus
     ("path", "value", "named"),
     [
         (("format",), 9, "format must be 1, got '9'; remove it or measure the index again"),
-        (("queries",), 0, "queries"),
-        (("queries",), 1.5, "queries"),
-        (("index_version",), True, "index_version"),
-        (("index",), 3, "index"),
-        (("surprise",), 3, "surprise"),
-        (("strategies",), [], "strategies"),
+        (("queries",), 0, "queries"), (("queries",), 1.5, "queries"), (("index_version",), True, "index_version"),
+        (("index",), 3, "index"), (("surprise",), 3, "surprise"), (("strategies",), [], "strategies"),
         (("strategies", "magic"), {"quality": 0.5, "p50_ms": 1.0}, r"magic must be .*'hybrid'.*, got 'magic'"),
         (("strategies", "hybrid"), {"quality": 0.5}, "strategies.hybrid"),
         (("strategies", "hybrid", "quality"), 1.01, "strategies.hybrid.quality must"),
@@ -159,7 +155,7 @@ def test_what_was_measured_cannot_be_changed_is_none_where_nothing_was_and_refus
         (("strategies", "hybrid", "p50_ms"), -1, "strategies.hybrid.p50_ms must"),
         (("strategies", "hybrid", "p50_ms"), None, "strategies.hybrid.p50_ms must"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_named_with_its_key(tmp_path, path, value, named):
     data = json.loads(json.dumps(measured().to_dict()))
     place = data

@@ -258,14 +258,12 @@ def test_size_replaces_the_chunk_size(make_doc):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"chunk_size": 7}, "chunk_size"),
-        ({"chunk_size": True}, "chunk_size"),
+        ({"chunk_size": 7}, "chunk_size"), ({"chunk_size": True}, "chunk_size"),
         ({"chunk_size": 100, "chunk_overlap": 100, "leaf_size": 10}, "chunk_overlap"),
-        ({"chunk_overlap": -1}, "chunk_overlap"),
-        ({"leaf_size": 600}, "leaf_size"),
+        ({"chunk_overlap": -1}, "chunk_overlap"), ({"leaf_size": 600}, "leaf_size"),
         ({"leaf_size": 16.0}, "leaf_size"),
     ],
-)
+)  # fmt: skip
 def test_settings_are_checked(given, message):
     with pytest.raises(ConfigError, match=message):
         ChunkSettings(**given)

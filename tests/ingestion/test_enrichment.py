@@ -216,14 +216,11 @@ def test_whole_dates_are_read(text, day):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("SAT: {match: ['(']}", "no regular expression"),
-        ("SAT: {match: ['" + "a" * 301 + "']}", "at most 300"),
-        ("SAT: {wrong: 1}", "SAT.wrong"),
-        ("[1]", "dictionary"),
-        ("SAT: {match: [", "cannot use the patterns"),
+        ("SAT: {match: ['(']}", "no regular expression"), ("SAT: {match: ['" + "a" * 301 + "']}", "at most 300"),
+        ("SAT: {wrong: 1}", "SAT.wrong"), ("[1]", "dictionary"), ("SAT: {match: [", "cannot use the patterns"),
         ("SAT: {match: [" + "a," * 600 + "]}", "at most 500"),
     ],
-)
+)  # fmt: skip
 def test_patterns_that_cannot_be_used_are_named(tmp_path, text, said):
     (tmp_path / "patterns.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):

@@ -193,7 +193,39 @@ def test_a_typeset_text_is_read_without_its_pages_and_cut_words_and_with_its_hea
     assert "-      2 - Failure" in doc.text
 
 
-PIECES = st.sampled_from(["a", "un-", "paid", "un\u2010", "unpaid", "1.", "B.2", "Ü", ""])
+OPTIONS = """
+       -q, --quiet
+              Writes nothing.
+
+       -n NUMBER
+       --tries=NUMBER
+              Tries that often.
+
+       -x     Stops at
+              the first one.
+
+       This  is -x
+       as  well.
+"""
+
+
+def test_options_and_terms_head_what_is_said_of_them(read_one):
+    manual = read_one("a.txt", "NAME\n" + PARAGRAPH * 12 + OPTIONS).text
+    wanted = ["###### -q, --quiet", "###### -n NUMBER, --tries=NUMBER", "###### -x"]
+    assert [line for line in manual.split("\n") if line.startswith("####")] == wanted
+    assert "###### -x\n           Stops at\n              the first one." in manual
+    listed = (
+        "<dl><dt>-n</dt> <dt>--tries</dt><dd>Often.<dl><dt>Note</dt><dd>Inner</dd></dl></dd><dt>Host</dt><dd>A.</dl>"
+    )
+    terms = "###### -n, --tries\n\nOften.\n\nNote\n\nInner\n\n###### Host\n\nA."
+    assert read_one("a.html", listed).text == terms
+    pod = "=item B<-n>\n\n=item B<--tries>\n\nOften.\n\n=item * Point.\n\n=item 1.\n\n=item Many words.\n"
+    assert read_one("a.pod", pod).text == "###### -n, --tries\n\nOften.\n\n- Point.\n\n- 1.\n\n- Many words.\n"
+    rst = ".. option:: --tries\n\n   Often.\n\n``-x``\n   Stops.\n"
+    assert read_one("a.rst", rst).text == "###### --tries\n\n   Often.\n\n###### ``-x``\n    Stops.\n"
+
+
+PIECES = st.sampled_from(["a", "un-", "paid", "-a", "--b", "-c  d", "un\u2010", "unpaid", "1.", "B.2", "Ü", ""])
 
 
 @given(st.lists(st.lists(PIECES, max_size=4).map(" ".join), min_size=50, max_size=99), st.sampled_from(["x", "   "]))
@@ -205,9 +237,10 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
 
 
 @pytest.mark.parametrize(("name", "unit"), [
-    ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.md", "* "),
-    ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"),
-    ("a.html", "<p>a "), ("a.csv", "a,"), ("a.txt", "ไทย"),
+    ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.txt", "   -a\n"),
+    ("a.html", "<dt>a"), ("a.html", "<dt>a</dt> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
+    ("a.txt", "\n\n   -a -a"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"), ("a.html", "<p>a "),
+    ("a.csv", "a,"), ("a.txt", "ไทย"),
 ])  # fmt: skip
 def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
     read("warm" + name, unit)
@@ -541,13 +574,9 @@ def test_a_record_with_only_a_title_takes_it_as_text(read_one, fields, text):
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [
-        ("{broken", "not valid JSON"),
-        ("[1, 2]", "JSON list, not an object"),
-        ("7", "JSON int"),
-        (line(text="no id").strip(), "no _id"),
-        (line(_id="", text="t").strip(), "no _id"),
-        (line(_id=True, text="t").strip(), "no _id"),
-        (line(_id="x", text=5).strip(), "'text' is a int"),
+        ("{broken", "not valid JSON"), ("[1, 2]", "JSON list, not an object"), ("7", "JSON int"),
+        (line(text="no id").strip(), "no _id"), (line(_id="", text="t").strip(), "no _id"),
+        (line(_id=True, text="t").strip(), "no _id"), (line(_id="x", text=5).strip(), "'text' is a int"),
         (line(_id="x", text="t", title=["a"]).strip(), "'title' is a list"),
         (line(_id="x", text="t", metadata=[1]).strip(), "is a list, not an object"),
         (line(_id="x", text="t", doc_id="y").strip(), "'doc_id' is reserved"),
@@ -555,7 +584,7 @@ def test_a_record_with_only_a_title_takes_it_as_text(read_one, fields, text):
         ('{"_id": "x", "text": "t", "n": NaN}', "NaN is no JSON number"),
         ('{"_id": "x", "n": ' + "[" * 100_000, "not valid JSON"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_line_is_reported_with_its_number_and_the_rest_goes_in(read, bad, expected):
     found = read("corpus.jsonl", f"{line(_id='a', text='t')}\n{bad}\n{line(_id='b', text='t')}")
     assert [doc.doc_id for doc in found if isinstance(doc, SourceDocument)] == ["a", "b"]
@@ -601,20 +630,14 @@ def test_scalars_and_lists_stay_and_cleaning_keeps_the_length():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"a": None}, {}),
-        ({"a": {"b": 1, "c": {"d": "x"}}}, {"a_b": 1, "a_c_d": "x"}),
-        ({"a": {"b": 1}, "a_b": 2}, {"a": '{"b": 1}', "a_b": 2}),
-        ({"a": {}}, {}),
-        ({"a": [{"b": 1}, None]}, {"a": ['{"b": 1}']}),
-        ({"a": date(2024, 5, 1)}, {"a": "2024-05-01"}),
-        ({"a": {3, 1, 2}}, {"a": [1, 2, 3]}),
-        ({1: "x"}, {"1": "x"}),
-        ({"a": "x\ud800\0"}, {"a": "x\ufffd\ufffd"}),
-        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, {"a_b_c_d": '{"e": 1}'}),
-        ({"doc_id": "d", "a": 1}, {"a": 1}),
-        ({"doc": {"id": 7}}, {"doc": '{"id": 7}'}),  # a flattened name is never a reserved one
+        ({"a": None}, {}), ({"a": {"b": 1, "c": {"d": "x"}}}, {"a_b": 1, "a_c_d": "x"}),
+        ({"a": {"b": 1}, "a_b": 2}, {"a": '{"b": 1}', "a_b": 2}), ({"a": {}}, {}),
+        ({"a": [{"b": 1}, None]}, {"a": ['{"b": 1}']}), ({"a": date(2024, 5, 1)}, {"a": "2024-05-01"}),
+        ({"a": {3, 1, 2}}, {"a": [1, 2, 3]}), ({1: "x"}, {"1": "x"}), ({"a": "x\ud800\0"}, {"a": "x\ufffd\ufffd"}),
+        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, {"a_b_c_d": '{"e": 1}'}), ({"doc_id": "d", "a": 1}, {"a": 1}),
+        ({"doc": {"id": 7}}, {"doc": '{"id": 7}'}),
     ],
-)
+)  # fmt: skip
 def test_other_values(given, expected):
     assert flat_metadata(given, doc_id="d") == expected
 

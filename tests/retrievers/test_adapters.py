@@ -128,17 +128,13 @@ def test_the_store_s_own_nodes_stay_as_they_are(kind, make_index, settings):
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        ({"query": ""}, InvalidQueryError),
-        ({"query": None}, InvalidQueryError),
-        ({"query": "x" * 20_001}, InvalidQueryError),
-        ({"top_k": 0}, InvalidQueryError),
-        ({"top_k": 10_001}, InvalidQueryError),
-        ({"query_vector": (1.0, math.nan)}, InvalidQueryError),
-        ({"filters": where("", 1)}, FilterError),
-        ({"timeout_s": 0}, DeadlineExceededError),
+        ({"query": ""}, InvalidQueryError), ({"query": None}, InvalidQueryError),
+        ({"query": "x" * 20_001}, InvalidQueryError), ({"top_k": 0}, InvalidQueryError),
+        ({"top_k": 10_001}, InvalidQueryError), ({"query_vector": (1.0, math.nan)}, InvalidQueryError),
+        ({"filters": where("", 1)}, FilterError), ({"timeout_s": 0}, DeadlineExceededError),
         ({"timeout_s": math.nan}, DeadlineExceededError),
     ],
-)
+)  # fmt: skip
 def test_requests_are_checked_before_any_work(kind, index, settings, request_, error):
     with pytest.raises(error):
         ask(kind(index, settings), **request_)

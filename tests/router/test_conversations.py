@@ -178,13 +178,10 @@ def test_other_replies_are_errors(reply):
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"turns": "no"},
-        {"turns": [("a", "b")]},
-        {"conversation_id": 3},
-        {"conversation_id": "x" * 201},
+        {"turns": "no"}, {"turns": [("a", "b")]}, {"conversation_id": 3}, {"conversation_id": "x" * 201},
         {"user_id": None},
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_used_is_named(router, wanted):
     with pytest.raises(InvalidQueryError, match=next(iter(wanted))):
         router.query(FIRST, **wanted)

@@ -76,22 +76,9 @@ def test_the_values_of_an_index_are_gathered_when_documents_come_and_go_and_kept
 def test_conditions_are_read_where_a_field_has_more_values_than_a_profile_lists(make):
     starts = ["Bar", "Cor", "Dal", "Fen", "Gar", "Hal", "Kem", "Lor", "Mar", "Nor", "Pel", "Ros", "Sal", "Tor", "Ver"]
     ends = [
-        "dini",
-        "elli",
-        "gard",
-        "hoff",
-        "ices",
-        "kins",
-        "lund",
-        "mann",
-        "nova",
-        "oski",
-        "quist",
-        "rell",
-        "son",
-        "tes",
+        "dini", "elli", "gard", "hoff", "ices", "kins", "lund", "mann", "nova", "oski", "quist", "rell", "son", "tes",
         "wick",
-    ]
+    ]  # fmt: skip
     names = [start + end for start in starts for end in ends]
     router = make(
         {"papers": [Document(text=f"Loads of wing {at}.", metadata={"author": name}) for at, name in enumerate(names)]}
@@ -102,7 +89,7 @@ def test_conditions_are_read_where_a_field_has_more_values_than_a_profile_lists(
     assert [node.node.metadata["author"] for node in found.nodes] == ["Dallund"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 2, "version": 1, "fields": [{"name": 1}]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 3, "version": 1, "fields": [{"name": 1}]}'])
 def test_values_that_cannot_be_read_are_gathered_again(make, tmp_path, text, caplog):
     before = make({"docs": DOCS}).index("docs").fields()
     path = tmp_path / "data" / "indexes" / "docs" / "fields.json"

@@ -147,17 +147,14 @@ def test_domain_terms_are_read_counted_and_lead_to_hybrid(deeds, all_cards):
 @pytest.mark.parametrize(
     ("query", "language", "wanted"),
     [
-        ("which type approvals are there", "en", ["homologation"]),
-        ("the approval of a type", "en", []),
+        ("which type approvals are there", "en", ["homologation"]), ("the approval of a type", "en", []),
         ("what does UN R155 ask of ABS", "en", ["ABS", "R155"]),
-        ("homologation and type approval are one term", "en", ["homologation"]),
-        ("the absolute truth", "en", []),
-        ("", "en", []),
-        pytest.param("la homologacion de un coche", "es", ["homologación"], id="without accents"),
+        ("homologation and type approval are one term", "en", ["homologation"]), ("the absolute truth", "en", []),
+        ("", "en", []), pytest.param("la homologacion de un coche", "es", ["homologación"], id="without accents"),
         pytest.param("las HOMOLOGACIONES", "es", ["homologación"], id="in capitals"),
         pytest.param("ค่าธรรมเนียมจดจำนองเท่าไร", "th", ["จดจำนอง"], id="inside text without spaces"),
     ],
-)
+)  # fmt: skip
 def test_terms_are_found_by_any_form_and_ending(query, language, wanted):
     terms = TERMS if language == "en" else DomainTerms.parse(";".join(wanted))
     assert found(query, language, terms) == wanted

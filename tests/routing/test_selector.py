@@ -182,19 +182,15 @@ def test_both_tables_are_packaged_and_cover_strategies_and_signals():
 @pytest.mark.parametrize(
     ("query", "strategy"),
     [
-        ("how long may I keep a borrowed bike", "hybrid"),
-        ("¿cuándo abre la biblioteca los sábados?", "hybrid"),
-        ("ห้องสมุดเปิดกี่โมง", "hybrid"),
-        ("what does alarm F-31 mean", "hybrid"),
+        ("how long may I keep a borrowed bike", "hybrid"), ("¿cuándo abre la biblioteca los sábados?", "hybrid"),
+        ("ห้องสมุดเปิดกี่โมง", "hybrid"), ("what does alarm F-31 mean", "hybrid"),
         ("Compare the day pass with the monthly pass in price and reach", "planner"),
         ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
-        ("Describe the complete membership procedure step by step", "recursive"),
-        ("", "hybrid"),
+        ("Describe the complete membership procedure step by step", "recursive"), ("", "hybrid"),
         ("Give me an overview of the library rules", "summary"),
-        ("resumen del reglamento de la biblioteca", "summary"),
-        ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
+        ("resumen del reglamento de la biblioteca", "summary"), ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
     ],
-)
+)  # fmt: skip
 def test_a_signal_that_has_paid_leads_away_from_hybrid(query, strategy, all_cards):
     assert choose(query, all_cards, selector=FUSED).name == strategy
 

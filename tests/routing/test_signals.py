@@ -58,16 +58,13 @@ HOPS = ("complexity", "hops")
         (("signals", "overview", "words"), [""], "signals.overview.words"),
         (("signals", "overview"), {"words": []}, "patterns"),
         (("signals", "surprise"), {"words": [], "patterns": []}, "surprise"),
-        (("complexity", "strong_keywords"), [3], "complexity.strong_keywords"),
-        (("complexity",), [], "complexity"),
-        (("signals", "detail"), ..., "missing or unknown: detail"),
-        (HOPS, [], "complexity.hops"),
-        (HOPS, {"odd": []}, "complexity.hops.odd"),
-        (HOPS, {"odd": {"weight": 0.1}}, "patterns"),
+        (("complexity", "strong_keywords"), [3], "complexity.strong_keywords"), (("complexity",), [], "complexity"),
+        (("signals", "detail"), ..., "missing or unknown: detail"), (HOPS, [], "complexity.hops"),
+        (HOPS, {"odd": []}, "complexity.hops.odd"), (HOPS, {"odd": {"weight": 0.1}}, "patterns"),
         *((HOPS, {"odd": {"weight": w, "patterns": []}}, "complexity.hops.odd.weight") for w in (0.0, True, math.nan)),
         (HOPS, {"odd": {"weight": 0.1, "patterns": ["(unclosed"]}}, "complexity.hops.odd.patterns[0]"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_table_names_file_and_key(path, value, named):
     place = raw = copy.deepcopy(language_files()["en"])
     for key in path[:-1]:

@@ -90,18 +90,12 @@ async def test_the_budget_is_kept(make_app):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({}, "query"),
-        ({"query": ""}, "query"),
-        ({"query": "   "}, "blank"),
-        ({"query": "x" * 20_001}, "query"),
-        ({"query": 7}, "query"),
-        ({"query": "a?", "top_k": 0}, "top_k"),
-        ({"query": "a?", "top_k": True}, "top_k"),
-        ({"query": "a?", "budget": {"max_ms": -1}}, "max_ms"),
-        ({"query": "a?", "unheard": 1}, "unheard"),
+        ({}, "query"), ({"query": ""}, "query"), ({"query": "   "}, "blank"), ({"query": "x" * 20_001}, "query"),
+        ({"query": 7}, "query"), ({"query": "a?", "top_k": 0}, "top_k"), ({"query": "a?", "top_k": True}, "top_k"),
+        ({"query": "a?", "budget": {"max_ms": -1}}, "max_ms"), ({"query": "a?", "unheard": 1}, "unheard"),
         ({"query": "a?", "index": []}, "index"),
     ],
-)
+)  # fmt: skip
 async def test_questions_that_cannot_be_used(client, body, said):
     response = await client.post("/v1/query", json=body)
     assert response.status_code == 422

@@ -23,6 +23,7 @@ from agentic_retriever.indices.fields import (
 )
 from agentic_retriever.ingestion import SourceDocument, read_source
 from agentic_retriever.llm import LLMReply
+from agentic_retriever.retrievers.metadata import SURE
 from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
 from agentic_retriever.schema import Tier
 from agentic_retriever.text.language_files import section
@@ -113,6 +114,13 @@ def test_odd_metadata_is_no_trouble():
     assert fields["d"].kind is FieldKind.DATE
     assert fields["mixed"].kind is FieldKind.NUMBER
     assert set(fields) <= {"v", "d", "mixed"}
+
+
+def test_a_year_that_most_nodes_lack_restricts_only_where_the_field_is_named():
+    few, most = ([{"issue_year": 2013}, {"issue_year": 2015}] + [{"a": "x"}] * n for n in (3, 2))
+    for query, is_sure in (("Who led it between 2013 and 2015?", False), ("Who led it, issue year 2015?", True)):
+        (rare,), (usual,) = (understand(query, dictionary(rows)).clauses for rows in (few, most))
+        assert (rare.certainty >= SURE, usual.certainty >= SURE) == (is_sure, True)
 
 
 def test_a_unit_comes_from_the_name_of_a_field_and_nothing_from_no_metadata():
