@@ -33,6 +33,7 @@ _LEAST_WEIGHT: Final = 0.25  # of a word that every node has: it may be what the
 AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
+_KEY: Final = re.compile(r"(?<![\d.,])\d{3,}(?![\d.,])")  # by which a row of a table is asked for, such as a year
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
 
 
@@ -48,6 +49,8 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
+    elif cited and cited[0].quote.startswith("|") and {*_KEY.findall(cited[0].quote)} & {*_KEY.findall(query)}:
+        by_cosines = {**by_cosines, "contrast": None, "beyond": None, "tailored": None}  # a model knows no numbers
     return {
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
         **_by_names(query, passages, known.profile),

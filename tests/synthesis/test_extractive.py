@@ -370,6 +370,15 @@ def test_words_of_another_language_count_only_where_no_vector_tells_more(handboo
     assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
 
 
+def test_cosines_say_nothing_of_a_row_that_is_asked_for_by_its_number(nearness):
+    table = "| Year | Wind |\n| --- | --- |\n| 1945 | 4.7 |\n| 1946 | 5.1 |"
+    found = [
+        figures(f"What wind was there in {year}?", [make_node(table, node_id="t1")], nearness(0.5))
+        for year in (1945, 45)
+    ]
+    assert [one["beyond"] for one in found] == [None, pytest.approx(0.5, abs=0.01)]
+
+
 def test_a_node_that_is_near_to_all_questions_says_less_of_one(handbook, nearness):
     known = nearness(3.0)
     hub = known.unrelated.mean(axis=0) / np.linalg.norm(known.unrelated.mean(axis=0))
