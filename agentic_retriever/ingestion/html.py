@@ -3,7 +3,6 @@
 import codecs
 import re
 from collections.abc import Collection, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from bs4 import BeautifulSoup, Tag
@@ -88,7 +87,7 @@ class _Extent(NamedTuple):
 def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
     """Take out what surrounds the text, and lists that only lead to places of the page; never most of its words.
 
-    Returns the ids of the short terms of definition lists that stand in no other.
+    Returns the ids of the short terms of definition lists that stand in no other and end their section.
     """
     extents: dict[int, _Extent] = {}
     for tag in reversed(tags):  # children before their parents
@@ -109,9 +108,23 @@ def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
         sign = sign or (tag.name in _MARKS and held.links == held.leads == 1 and tag.get_text().strip().isdigit())
         if sign or only_leads or (named and (only_links or held.chars * 2 < whole)):
             tag.extract()
+    outer = [tag for tag in tags if tag.name == "dl" and tag.parent is not None and tag.parent.name not in {"dd", "dt"}]
+    closed = {id(tag) for tag in outer if _ends_section(tag)}
     terms = (tag for tag in tags if tag.name == "dt" and extents[id(tag)].chars <= _MAX_TERM)
-    above = ((id(tag), [one.name for one in islice(tag.parents, 2)]) for tag in terms)
-    return frozenset(i for i, names in above if names[:1] == ["dl"] and not {"dd", "dt"}.intersection(names))
+    return frozenset(id(tag) for tag in terms if id(tag.parent) in closed)
+
+
+def _ends_section(tag: Tag | None) -> bool:
+    """Tell whether nothing follows but a heading or another list of terms: a text would stand below the last term."""
+    after = None
+    while tag is not None and after is None:
+        behind = (one for one in tag.next_siblings if isinstance(one, Tag) and one.name not in {"a", "br", "hr"})
+        after, tag = next(behind, None), tag.parent
+    if after is None:
+        return True
+    while after is not None and after.name not in {*_HEADINGS, "dl"}:
+        after = next((one for one in after.children if isinstance(one, Tag)), None)
+    return after is not None
 
 
 def _decoded_html(data: bytes) -> str:

@@ -219,6 +219,8 @@ def test_options_and_terms_head_what_is_said_of_them(read_one):
     )
     terms = "###### -n, --tries\n\nOften.\n\nNote\n\nInner\n\n###### Host\n\nA."
     assert read_one("a.html", listed).text == terms
+    assert read_one("a.html", f"<div>{listed}</div><section><h2>B</h2>").text == f"{terms}\n\n## B"
+    assert "#" not in read_one("a.html", f"<div>{listed}</div><p>More").text  # else it would stand below the last one
     pod = "=item B<-n>\n\n=item B<--tries>\n\nOften.\n\n=item * Point.\n\n=item 1.\n\n=item Many words.\n"
     assert read_one("a.pod", pod).text == "###### -n, --tries\n\nOften.\n\n- Point.\n\n- 1.\n\n- Many words.\n"
     rst = ".. option:: --tries\n\n   Often.\n\n``-x``\n   Stops.\n"
@@ -238,7 +240,7 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
 
 @pytest.mark.parametrize(("name", "unit"), [
     ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.txt", "   -a\n"),
-    ("a.html", "<dt>a"), ("a.html", "<dt>a</dt> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
+    ("a.html", "<dt>a"), ("a.html", "<dl><dt>a</dl> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
     ("a.txt", "\n\n   -a -a"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"), ("a.html", "<p>a "),
     ("a.csv", "a,"), ("a.txt", "ไทย"),
 ])  # fmt: skip
