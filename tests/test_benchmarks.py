@@ -95,7 +95,7 @@ class TestRow:
             (Row(name="more is better", unit=Unit.NDCG10, ours=0.94, target=0.95), False),
             (Row(name="no target", ours=1.0), None),
         ],
-    )
+    )  # fmt: skip
     def test_met(self, row, met):
         assert row.met is met
 

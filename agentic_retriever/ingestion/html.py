@@ -85,10 +85,7 @@ class _Extent(NamedTuple):
 
 
 def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
-    """Take out what surrounds the text, and lists that only lead to places of the page; never most of its words.
-
-    Returns the ids of the short terms of definition lists that stand in no other and end their section.
-    """
+    """Take out what surrounds the text, never most of its words, and return the ids of terms that can be headings."""
     extents: dict[int, _Extent] = {}
     for tag in reversed(tags):  # children before their parents
         own = sum(len(one.strip()) for one in tag.contents if type(one) is NavigableString)

@@ -30,6 +30,7 @@ Figures = Mapping[str, float | None]
 _MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 _MAX_QUESTION_TERMS: Final = 128
 _LEAST_WEIGHT: Final = 0.25  # of a word that every node has: it may be what they are about
+_USUAL: Final = 3.4  # how far beyond the passage of an answer stands on average
 AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all words, where no cosine is known
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
@@ -49,7 +50,7 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
     by_words = _by_words(query, passages, at, known, foreign=foreign)
     if by_cosines["unseen"]:
         by_cosines = {**by_cosines, "beyond": AS_NEAR * (by_words.get("reachable") or 0.0)}
-    elif cited and cited[0].quote.startswith("|") and {*_KEY.findall(cited[0].quote)} & {*_KEY.findall(query)}:
+    elif (by_cosines["beyond"] or 0.0) < _USUAL and cited and _is_row_of(query, cited[0].quote.casefold()):
         by_cosines = {**by_cosines, "contrast": None, "beyond": None, "tailored": None}  # a model knows no numbers
     return {
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
@@ -133,10 +134,7 @@ def _same_place(one: ContextPassage, other: ContextPassage) -> bool:
 
 def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProfile | None) -> dict[str, float | None]:
     """Count what the question calls by name, code or number and the passages do not have."""
-    words = _WORDS.findall(query)
-    capital = [word for word in words[1:] if word[0].isupper()]
-    names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
-    named = {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
+    named = _named(query)
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
     tokens = Tokenizer(profile.language if profile is not None else detect_language(query)).tokens
     missing = [name for name in named if not any(name in text for text in texts)]
@@ -147,6 +145,19 @@ def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProf
         "absent_names": math.log1p(len(missing)),
         "absent_codes": float(bool(codes)),
     }
+
+
+def _named(query: str) -> set[str]:
+    words = _WORDS.findall(query)
+    capital = [word for word in words[1:] if word[0].isupper()]
+    names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
+    return {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
+
+
+def _is_row_of(query: str, row: str) -> bool:
+    """Tell whether a quote is a row of a table with a long number of the question, or all of two names or more."""
+    names, shared = _named(query), {*_KEY.findall(row)} & {*_KEY.findall(query)}
+    return row.startswith("|") and (bool(shared) or (len(names) > 1 and all(name in row for name in names)))
 
 
 # --- cosines: how far the passages stand out, and which of them ------------------------------------------------------

@@ -426,7 +426,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
     kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
-    below = [bool(fit and kinds & asked(c.heading)) for c, fit in zip(found, fits, strict=True)]
+    below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.
     named = [coverage(weights, c.around) * here for c, here in zip(found, below, strict=True)]
@@ -434,6 +434,11 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
     worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
     return np.array(scores, dtype=float), np.array(worth, dtype=float)
+
+
+def _is_below(kinds: Collection[str], c: Candidate, fit: float, question: Question) -> bool:
+    """Tell whether a sentence has what its heading and the question are for: any number counts, no duration is one."""
+    return bool(fit and kinds) and ("count" in kinds or satisfaction(kinds, c.text, question.text) == 1.0)
 
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
@@ -460,13 +465,13 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     """Tell which passages lack the code that was named: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
     # Shorter numbers tell no record from another.
-    codes = {term for term in weights if len(term) >= 3 and _has_digit(term)}
+    codes = {term for term in weights if _has_digit(term) and len(_bare(term)) >= 3}
     # Several records may be asked about at once, and each stands in a passage of its own.
     has = {number: codes & own for number, own in terms.items()}
     most = max(map(len, has.values()), default=0)
     counts = Counter(code for own in has.values() for code in own)
     # A code that hardly any other passage has tells one record from the others.
-    rare = {code for code, count in counts.items() if len(code) >= 4 and count <= max(2, len(terms) // 4)}
+    rare = {code for code, count in counts.items() if len(_bare(code)) >= 4 and count <= max(2, len(terms) // 4)}
     return {n: 1.0 if len(own) == most or rare & own else _BY_WRONG_CODE for n, own in has.items()}
 
 

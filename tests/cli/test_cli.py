@@ -400,10 +400,9 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202etxt\u2028 <script>x</script> [click]
         ("TOP_K=many", "setting top_k must be a whole number"),
         ("TOP_K=0", "setting top_k must be a whole number (1 to"),
         ("DEADLINE_S=nan", "setting deadline_s must be a number"),
-        ("SELECTOR=magic", "setting selector must be one of"),
-        ("TOPK=3", "AGENTIC_RETRIEVER_TOP_K"),
+        ("SELECTOR=magic", "setting selector must be one of"), ("TOPK=3", "AGENTIC_RETRIEVER_TOP_K"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_line_of_a_settings_file_is_told_with_file_key_and_type(tmp_path, line, told):
     file = tmp_path / ".env"
     file.write_text(PREFIX + line + "\n", encoding="utf-8")

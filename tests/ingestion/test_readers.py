@@ -494,11 +494,10 @@ def test_html_structure(read_one, body, expected):
     ("html", "title"),
     [
         ("<title>Page</title><h1>One</h1>x", "One"),
-        ("<title> Page\n two </title><h1>One</h1><h1>Two</h1>x", "Page two"),
-        ("<title>Page</title>x", "Page"),
+        ("<title> Page\n two </title><h1>One</h1><h1>Two</h1>x", "Page two"), ("<title>Page</title>x", "Page"),
         ("x", "my file"),
     ],
-)
+)  # fmt: skip
 def test_html_titles(read_one, html, title):
     assert read_one("my_file.html", html).title == title
 

@@ -169,12 +169,10 @@ def test_a_full_disk_refuses_an_upload_and_leaves_nothing(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
-        (b"no pdf", "a.pdf", "is no readable PDF; export it again"),
-        (b"   \n", "a.txt", "holds only white space"),
-        (b"\0\1", "a.md", "is binary"),
-        (b"PK broken", "a.docx", "a.docx"),
+        (b"no pdf", "a.pdf", "is no readable PDF; export it again"), (b"   \n", "a.txt", "holds only white space"),
+        (b"\0\1", "a.md", "is binary"), (b"PK broken", "a.docx", "a.docx"),
     ],
-)
+)  # fmt: skip
 def test_a_document_that_cannot_be_read_fails_at_once_with_the_reason(local_bench, content, name, said):
     failed = local_bench.process(local_bench.upload(content, name))
     assert (failed.status, failed.total_chunks) == (DocumentStatus.FAILED, 0)

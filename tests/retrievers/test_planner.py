@@ -220,11 +220,10 @@ TWO = ["margin in 2024", "margin in 2025"]
         '<think>[1] or ["no"]?</think>["margin in 2024", "margin in 2025"]',
         '[{"question": "margin in 2024", "tool": "unknown_index"}, {"question": "margin in 2025"}]',
         '{"items": [{"sub_question": "margin in 2024"}, {"sub_question": "margin in 2025"}]}',
-        "1. margin in 2024\n2. margin in 2025",
-        "Plan:\n- margin in 2024\n* margin in 2025\nDone.",
+        "1. margin in 2024\n2. margin in 2025", "Plan:\n- margin in 2024\n* margin in 2025\nDone.",
         'As in [1]:\n["margin in 2024", null, 7, "", "margin in 2025"]',
     ],
-)
+)  # fmt: skip
 def test_plans_are_read_in_any_usual_form(reply):
     client, _ = client_of(reply)
     assert list(plan_by_model(client, "margins?", timeout_s=5)) == TWO

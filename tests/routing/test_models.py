@@ -281,12 +281,10 @@ class Failing:
 @pytest.mark.parametrize(
     ("error", "calls"),
     [
-        (errors.ModelPausedError("left alone"), []),
-        (errors.BudgetExceededError("too dear"), []),
-        (errors.LLMError("down"), [("m", 1)]),
-        (errors.AllModelsFailedError("all down", ATTEMPTS), [("a", 1)]),
+        (errors.ModelPausedError("left alone"), []), (errors.BudgetExceededError("too dear"), []),
+        (errors.LLMError("down"), [("m", 1)]), (errors.AllModelsFailedError("all down", ATTEMPTS), [("a", 1)]),
     ],
-)
+)  # fmt: skip
 def test_only_calls_that_were_made_are_accounted_for(error, calls):
     client = Failing(error)
     selector = LLMSelector(client, SIGNALS)

@@ -125,8 +125,7 @@ def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
 @pytest.mark.parametrize(
     ("code", "table", "said"),
     [
-        ("en", {"signals": {}}, "package has a table"),
-        ("French", {"signals": {}}, "code"),
+        ("en", {"signals": {}}, "package has a table"), ("French", {"signals": {}}, "code"),
         ("fr", {"signals": {"comparisons": []}}, "did you mean 'comparison'"),
         ("fr", {"signals": {"comparison": "compare"}}, "must be a list"),
         ("fr", {"signals": {"comparison": {"word": []}}}, "missing or unknown: word"),
@@ -135,7 +134,7 @@ def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
         ("fr", {"signals": {"comparison": [object()]}}, "must be a list of strings"),
         ("fr", {"signals": {}, "complexity": {"strong": []}}, "unknown list of complexity"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
     with pytest.raises(ConfigError, match=said):
         routing.register_language(code, **table)

@@ -242,14 +242,12 @@ def test_in_a_plain_llama_index_application(store):
 @pytest.mark.parametrize(
     ("embedding", "error", "said"),
     [
-        (None, errors.EmbeddingError, "no embedding"),
-        ([], errors.EmbeddingError, "no embedding"),
+        (None, errors.EmbeddingError, "no embedding"), ([], errors.EmbeddingError, "no embedding"),
         ([math.nan] + [1.0] * 7, errors.EmbeddingError, "NaN"),
-        ([1.0] * 7 + [math.inf], errors.EmbeddingError, "infinity"),
-        ([0.0] * 8, errors.EmbeddingError, "zero"),
+        ([1.0] * 7 + [math.inf], errors.EmbeddingError, "infinity"), ([0.0] * 8, errors.EmbeddingError, "zero"),
         ([1.0] * 7, errors.EmbeddingMismatchError, "7 dimensions.* 8|8 dimensions, got 7"),
     ],
-)
+)  # fmt: skip
 def test_one_bad_node_and_nothing_of_the_batch_is_written(store, embedding, error, said):
     store.add([make_node(1)])
     bad = make_node(3)

@@ -201,6 +201,18 @@ def test_a_duration_in_words_is_one():
     assert found.citations[0].quote.endswith("two years.")
 
 
+def test_a_number_below_a_heading_that_names_a_duration_is_none():
+    text = "## Interval of an entry\n\nSee page 212.\n\n## Keeping\n\nAn entry of the base is valid for 24 hours."
+    assert extract("How long is an entry valid?", [make_node(text, start=0)]).citations[0].quote.endswith("24 hours.")
+
+
+def test_a_version_tells_no_passage_from_another():
+    texts = ["Trademarks are never free.", "Use of the licence 4.0 is free."]
+    nodes = [make_node(text, doc_id=text) for text in texts]
+    found = extract("Are trademarks free under 4.0?", nodes, max_sentences=1)
+    assert [citation.doc_id for citation in found.citations] == texts[:1]
+
+
 def test_a_question_in_the_text_heads_its_answer_and_is_not_quoted():
     text = "How do I renew the pump seals?\nTake the kit of the depot. It holds all parts.\n\nWho pays?\nThe owner."
     found = extract("How do I renew the pump seals?", [make_node(text, start=0)])
@@ -370,13 +382,18 @@ def test_words_of_another_language_count_only_where_no_vector_tells_more(handboo
     assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
 
 
-def test_cosines_say_nothing_of_a_row_that_is_asked_for_by_its_number(nearness):
-    table = "| Year | Wind |\n| --- | --- |\n| 1945 | 4.7 |\n| 1946 | 5.1 |"
-    found = [
-        figures(f"What wind was there in {year}?", [make_node(table, node_id="t1")], nearness(0.5))
-        for year in (1945, 45)
-    ]
-    assert [one["beyond"] for one in found] == [None, pytest.approx(0.5, abs=0.01)]
+@pytest.mark.parametrize(
+    ("query", "near", "known"),
+    [
+        ("What wind was there in 1945?", 0.5, False), ("What wind was there in 45?", 0.5, True),
+        ("What did Ada Byron write?", 0.5, False), ("What did Byron write?", 0.5, True),
+        ("What wind was there in 1945?", 4.0, True),
+    ],
+)  # fmt: skip
+def test_low_cosines_say_nothing_of_a_row_that_is_asked_for_by_its_number_or_name(nearness, query, near, known):
+    table = "| Year | Wind |\n| --- | --- |\n| 1945 | 4.7 |\n| Ada Byron | notes |"
+    beyond = figures(query, [make_node(table, node_id="t1")], nearness(near))["beyond"]
+    assert beyond == (pytest.approx(near, abs=0.01) if known else None)
 
 
 def test_a_node_that_is_near_to_all_questions_says_less_of_one(handbook, nearness):
