@@ -274,7 +274,8 @@ _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line befo
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
 _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
-_OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(\W{0,2}-{1,2}\w)")  # of a command, in quotes or not
+# What stands before an option of a command, in quotes or not, or before a term above its definition.
+_OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(?=\W{0,2}-{1,2}\w)|#{6}\s+")
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -291,7 +292,7 @@ class Candidate:
     item: str
     heading: str  # The nearest one above it
     section: int  # How many headings stand before it in the passage
-    head: tuple[int, int] | None  # Where the head of its table stands, or the option that it is about
+    head: tuple[int, int] | None  # Where the head of its table stands, or the option or term that it is about
     around: frozenset[str]
     width: int
 
@@ -371,7 +372,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         if level:
             section, heading = section + 1, piece
             headings = [*(one for one in headings if one[0] < level), (level, terms)]
-            defined = (begin + option.start(1), end) if (option := _OPTION.match(piece)) else None
+            defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
     return found
