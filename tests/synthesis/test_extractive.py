@@ -46,7 +46,7 @@ from agentic_retriever.text.numbers import numbers_in
         ("Сколько это стоит?", True), ("Почему так?", False),
         ("いつですか", True), ("なぜですか", False), ("为什么", False),
         ("What happens when it ends?", False), ("It ended when?", True), ("¿Qué pasa cuando acaba?", False),
-        ("Que se passe-t-il quand il finit ?", False),
+        ("Que se passe-t-il quand il finit ?", False), ("Ab welcher Kernelversion geht das?", True),
     ],
 )  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
