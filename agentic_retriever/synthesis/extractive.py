@@ -437,9 +437,9 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     return np.array(scores, dtype=float), np.array(worth, dtype=float)
 
 
-def _is_below(kinds: Collection[str], c: Candidate, fit: float, question: Question) -> bool:
-    """Tell whether a sentence has what its heading and the question are for: any number counts, no duration is one."""
-    return bool(fit and kinds) and ("count" in kinds or satisfaction(kinds, c.text, question.text) == 1.0)
+def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Question) -> bool:
+    """Tell whether a sentence has what its heading and the question are for; a page or a count is no duration."""
+    return bool(fit and kinds) and (kinds != {"duration"} or satisfaction(kinds, c.text, question.text) == 1.0)
 
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
