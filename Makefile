@@ -29,7 +29,7 @@ demo: $(VENV)/.demo ## build the sample indexes and answer questions in three la
 # Tests start a hundred processes; without bytecode on disk each would compile the library anew.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## run the tests, a process for each core
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	$(BIN)/ruff check .
