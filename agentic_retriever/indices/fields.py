@@ -302,7 +302,7 @@ class FieldDictionary:
     def build(cls, rows: Iterable[Mapping[str, object]]) -> FieldDictionary:
         gathered: dict[str, _Gathered] = {}
         size = 0
-        for size, metadata in enumerate(rows, start=1):  # noqa: B007
+        for size, metadata in enumerate(rows, start=1):  # noqa: B007 - read behind the loop
             for name, value in metadata.items():
                 if name not in gathered:
                     full = len(gathered) >= _MAX_FIELDS

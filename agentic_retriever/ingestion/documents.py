@@ -63,6 +63,7 @@ class SkippedSource:
 
 # LlamaIndex's vector stores write these themselves: metadata of these names would be overwritten silently.
 RESERVED_KEYS = frozenset({"_node_content", "_node_type", "doc_id", "document_id", "ref_doc_id"})
+TERM = "###### "  # what a term or an option becomes a heading by, below all others
 _MAX_DEPTH = 4
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 

@@ -38,7 +38,6 @@ _SIGNS = frozenset("¶#§🔗∞")
 _MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
-_TERM = "###### "
 _MAX_TERM = 120  # characters of a term that is a heading
 _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
 
@@ -117,11 +116,10 @@ def _ends_section(tag: Tag | None) -> bool:
     while tag is not None and after is None:
         behind = (one for one in tag.next_siblings if isinstance(one, Tag) and one.name not in {"a", "br", "hr"})
         after, tag = next(behind, None), tag.parent
-    if after is None:
-        return True
+    ends = after is None
     while after is not None and after.name not in {*_HEADINGS, "dl"}:
         after = next((one for one in after.children if isinstance(one, Tag)), None)
-    return after is not None
+    return ends or after is not None
 
 
 def _decoded_html(data: bytes) -> str:
@@ -175,15 +173,9 @@ class _Writer:
         name = tag.name
         if name == "br":
             self._line.append("\0")
-        elif name in _HEADINGS:
+        elif name in _HEADINGS or id(tag) in self._terms:
             self._end_block()
-            self._prefix = "#" * _HEADINGS[name] + " "
-        elif id(tag) in self._terms:
-            self._end_block()
-            before = self._blocks[-1] if self._blocks else ""
-            joins = before.startswith(_TERM) and len(before) <= _MAX_TERM  # several terms of one description
-            self._prefix = f"{before}, " if joins else _TERM
-            del self._blocks[len(self._blocks) - 2 * joins :]
+            self._prefix = "#" * _HEADINGS[name] + " " if name in _HEADINGS else self._term_prefix()
         elif name == "li":
             self._end_block(tight=True)
             self._prefix = "  " * min(depth, _MAX_INDENT) + "- "
@@ -195,6 +187,14 @@ class _Writer:
         elif name in _BLOCKS:
             self._end_block(tight=bool(self._prefix))
         return 0
+
+    def _term_prefix(self) -> str:
+        """Begin a term, or go on with the one just above, which has the same description."""
+        before = self._blocks[-1] if self._blocks else ""
+        if not before.startswith(documents.TERM) or len(before) > _MAX_TERM:
+            return documents.TERM
+        del self._blocks[-2:]  # with what parts it from the block above
+        return f"{before}, "
 
     def _raw(self, block: str) -> None:
         self._end_block()

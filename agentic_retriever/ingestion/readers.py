@@ -74,7 +74,7 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
     (
         r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$",
-        lambda found: "###### " + re.sub(r"\n+=item[ \t]+", ", ", found[1]),
+        lambda found: documents.TERM + re.sub(r"\n+=item[ \t]+", ", ", found[1]),
     ),
     (r"^=item[ \t]*\*?[ \t]*", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
@@ -90,7 +90,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
         text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
-        text = _OPTION.sub(_option_heading, _RST_TERM.sub("###### ", text))
+        text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
     else:
         for pattern, put in _POD:
             text = re.sub(pattern, put, text, flags=re.MULTILINE)
@@ -151,8 +151,7 @@ def _reflowed(text: str) -> str:
 
 
 def _option_heading(found: re.Match[str]) -> str:
-    names = re.sub("\n *", ", ", found["names"])
-    return f"###### {names}\n{found['indent']}    "
+    return documents.TERM + re.sub("\n *", ", ", found["names"]) + f"\n{found['indent']}    "
 
 
 def _put_together(found: re.Match[str], words: Collection[str]) -> str:

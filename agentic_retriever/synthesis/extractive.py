@@ -315,7 +315,6 @@ class Candidate:
         return without_titles(f"{header}\n{self.text}" if header else self.text)
 
 
-_NOWHERE: tuple[int, int] | None = None
 Found = Sequence[Candidate]
 Place = tuple[int, int]  # The number of a passage, and of a section in it
 
@@ -344,11 +343,11 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     heading = passage.section.rpartition(" > ")[2]
     section = 0
     table = frozenset(tokenizer.tokens(passage.table_header))
-    head = defined = _NOWHERE
+    head: tuple[int, int] | None = None
+    defined: tuple[int, int] | None = None  # the option or term above
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
-        bullet = _BULLET.match(piece)
-        start = begin + (bullet.end() if bullet else 0)
+        start = begin + (bullet.end() if (bullet := _BULLET.match(piece)) else 0)
         terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
         level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
@@ -444,13 +443,12 @@ def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Questio
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
     """How far what each row has of the question is its own, and not that of other rows of the table; 1 for others."""
-    in_tables = [c for c in found if c.head and c.text.startswith("|")]
-    rows = Counter((c.passage.number, c.head, term) for c in in_tables for term in c.terms & weights.keys())
+    asked = [c.terms & weights.keys() if c.head and c.text.startswith("|") else frozenset[str]() for c in found]
+    rows = Counter((c.passage.number, c.head, term) for c, had in zip(found, asked, strict=True) for term in had)
     shares = []
-    for c in found:
-        had = {term: weights[term] for term in c.terms & weights.keys()} if c.head and c.text.startswith("|") else {}
-        own = sum(weight / rows[c.passage.number, c.head, term] for term, weight in had.items())
-        shares.append(own / sum(had.values()) if had else 1.0)
+    for c, had in zip(found, asked, strict=True):
+        own = sum(weights[term] / rows[c.passage.number, c.head, term] for term in had)
+        shares.append(own / sum(weights[term] for term in had) if had else 1.0)
     return shares
 
 

@@ -436,8 +436,7 @@ def _find_times(question: Question, stream: Stream, used: set[int]) -> list[_Ord
             continue
         if info.kind is not FieldKind.DATE and any(item.symbol in "Dm" for item in items):
             certainty *= _ROUGH
-        named = {name for item in items if item.symbol == "F" for name in item.value}
-        if info.rare and info.name not in named.union(_fields_around(stream, match.start(), match.end())):
+        if info.rare and info.name not in _named_fields(stream, match):
             certainty *= _ROUGH
         span, negated = (items[0].start, items[-1].end), items[0].symbol == "K"
         moments = _moments(items)
@@ -485,9 +484,7 @@ def _time_certainty(asked: Question, stream: Stream, match: re.Match[str], info:
     """How sure it is that an expression is about time; ``None`` where it is not."""
     items = stream.items[match.start() : match.end()]
     symbols = set(match[0])
-    named = {name for item in items if item.symbol == "F" for name in item.value}
-    named.update(_fields_around(stream, match.start(), match.end()))
-    if symbols & set("YEDmZ") or info.name in named:
+    if symbols & set("YEDmZ") or info.name in _named_fields(stream, match):
         return _SAID
     moments = _moments(items)
     if not all(_is_near(info, moment, thai="th" in asked.stems) for moment in moments):
@@ -503,6 +500,11 @@ def _time_certainty(asked: Question, stream: Stream, match: re.Match[str], info:
     behind = any(item.symbol in "GK" or (item.symbol == "I" and (held or item.value == "time")) for item in items)
     beside = stream.symbols[max(0, match.start() - 1) : match.start()] + stream.symbols[match.end() : match.end() + 1]
     return _PREPOSITION if behind else _BESIDE_VALUE if set(beside) & set("VM") else None
+
+
+def _named_fields(stream: Stream, match: re.Match[str]) -> set[str]:
+    inside = {name for item in stream.items[match.start() : match.end()] if item.symbol == "F" for name in item.value}
+    return inside.union(_fields_around(stream, match.start(), match.end()))
 
 
 def _moments(items: Sequence[Item]) -> list[Moment]:
