@@ -242,10 +242,7 @@ class _PackagedE5:
 
 
 class _FolderModel:
-    """A model of the user's, in a folder with ``model.onnx``, ``tokenizer.json`` and sentence-transformers' settings.
-
-    Without the settings one with E5 in its name has E5's prefixes, and the mean of at most 512 tokens is taken.
-    """
+    """A model of the user's: a folder with ``model.onnx``, ``tokenizer.json`` and sentence-transformers' settings."""
 
     def __init__(self, folder: Path) -> None:
         words = folder / "tokenizer.json"

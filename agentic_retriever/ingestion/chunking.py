@@ -120,11 +120,8 @@ class _Group(NamedTuple):
 
 
 def _grouped(text: str, sections: Sequence[Section], least: int, size: int) -> list[_Group]:
-    """Join sections of fewer than ``least`` tokens with those beside them, the nearest relatives first.
-
-    Only a part that fits into one chunk is about one thing ("6.2. Lights" with its "6.2.2. Number"); elsewhere only
-    what is too little for a vector is joined: joining all that is short cost dense search 0.026 of RR@10 on an FAQ.
-    """
+    """Join sections of fewer than ``least`` tokens with those beside them, the nearest relatives first."""
+    # Joining all that is short, not only parts of what fits into one chunk, cost dense search 0.026 of RR@10 on an FAQ.
     groups = [_Group([one], one.path, count_tokens(text[one.start : one.end])) for one in sections]
     whole = len(shared_path([one.path for one in sections if one.path]))
     parts: Counter[int] = Counter()

@@ -9,6 +9,7 @@ import math
 import re
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +28,9 @@ _MAX_OBJECTS: Final = 20_000  # of one page, and lines that are drawn on it; a m
 _OCR_SECONDS: Final = 60  # of one page
 _OCR_DPI: Final = 300
 _LOCK = threading.Lock()
+# TeX draws an accent before its letter. A grave one is also a quotation mark, but not within a word, nor before "a".
+_ACCENTED: Final = re.compile(r"([´ˆ¨˜¸ˇ]|(?<=[a-zA-Z’])`(?=[aeuAEU])|^`(?=[aA]$))([^\W\d_])")
+_COMBINING: Final = str.maketrans("´`ˆ¨˜¸ˇ", "\u0301\u0300\u0302\u0308\u0303\u0327\u030c")
 
 _NO_TITLE = re.compile(
     r"\s*$|(?:untitled|document|slide|layout|presentation|powerpoint presentation|none|title)\s*\d*$|microsoft word - "
@@ -236,7 +240,9 @@ class _PageReader:
             if size < 0.85 * before.size and 0.15 * before.size < before.y - y < 0.7 * before.size:
                 text = text.translate(_SUPERSCRIPT)
             y = before.y if abs(y - before.y) < 0.7 * before.size else y
-        words.append(Word(documents.clean_text(text), x0, x1, y, size, bold, mono, spaced, len(words)))
+        text = _ACCENTED.sub(lambda found: found[2].replace("ı", "i") + found[1].translate(_COMBINING), text)
+        text = documents.clean_text(unicodedata.normalize("NFC", text))
+        words.append(Word(text, x0, x1, y, size, bold, mono, spaced, len(words)))
 
     def _scan(self, found: Iterable[tuple[Any, Any, int]], matrix: tuple[float, ...], depth: int) -> None:
         """Collect drawn lines and the size of images, also inside of forms."""

@@ -129,7 +129,9 @@ def _lines(words: Sequence[Word]) -> list[_Line]:
             base = max(rows[-1], key=lambda one: one.size)
             size = max(word.size, base.size)
             alike = min(word.size, base.size) > 0.85 * size
-            if abs(word.y - base.y) <= (0.25 if alike else 0.45) * size:
+            # Two lines of a column are apart, though a heading of the other column stands between them.
+            apart = not alike and any(word.y - one.y >= word.size and one.size > 0.85 * word.size for one in rows[-1])
+            if not apart and abs(word.y - base.y) <= (0.25 if alike else 0.45) * size:
                 rows[-1].append(word)
                 continue
         rows.append([word])
@@ -139,7 +141,7 @@ def _lines(words: Sequence[Word]) -> list[_Line]:
         start = 0
         for at in range(1, len(row) + 1):
             here = row[start:at]
-            if at == len(row) or row[at].x0 - max(word.x1 for word in here) > _WIDE * max(row[at].size, here[-1].size):
+            if at == len(row) or row[at].x0 - max(word.x1 for word in here) > _WIDE * min(row[at].size, here[-1].size):
                 lines.append(_line(here))
                 start = at
     return lines
@@ -559,7 +561,7 @@ def _paragraph(lines: list[_Line], page: int, left: float, right: float, *, code
 # Headings by size, weight and number, and the text of it all.
 
 _LARGER: Final = 1.1
-_MAX_LEVEL: Final = 6
+_MAX_LEVEL: Final = 5  # the sixth is for terms
 _CONTENTS: Final = 5  # lines with leaders on a page of contents
 _NUMBERED = re.compile(r"((?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*)\.?\s+\S")
 
@@ -587,7 +589,7 @@ def _mark_headings(blocks: Sequence[_Block]) -> None:
     for block in plain:
         text = block.text
         short = len(block.pieces) <= 3 and len(text) <= 200 and sum(map(str.isalpha, text)) > 1
-        if not short or _BULLET.match(text) or " ... " in text or text.endswith((",", ";")):
+        if not short or _BULLET.match(text) or " ... " in text or text.endswith((",", ";", "-")):
             continue
         larger = block.size >= _LARGER * body and (len(text.split()) <= 12 or not text.endswith("."))
         number = _NUMBERED.match(text)

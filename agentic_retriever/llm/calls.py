@@ -402,11 +402,7 @@ class ProviderCall:
                 close()
 
     def _finish(self) -> None:
-        """Close the responses, in the thread that reads them and before their iterators are dropped.
-
-        A stream of the ``openai`` package that is dropped half read is part of a reference cycle: the collector would
-        close it in whatever thread it runs, which waits for ever if that one holds the connection pool's lock.
-        """
+        """Close the responses in the thread that reads them: the collector may run where the pool's lock is held."""
         with self._lock:
             self._over, self._connection = True, None
         for response in self._responses:

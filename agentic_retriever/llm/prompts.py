@@ -108,10 +108,7 @@ def _flat(text: str) -> str:
 
 
 def _prompt(name: str, boundary: str, frames: Sequence[_Frame], **filled: str) -> str:
-    """Join the parts; the mark, and what else is filled in, goes into our own lines only, never into data.
-
-    A boundary that could be guessed or forged is refused; letter case makes no difference.
-    """
+    """Join the parts; the mark, and what else is filled in, goes into our own lines only, never into data."""
     if len(boundary) < MIN_BOUNDARY or not (boundary.isascii() and boundary.isalnum()):
         raise SynthesisError(f"the boundary must be {MIN_BOUNDARY} or more ASCII letters and digits; draw another")
     if any(boundary.casefold() in line.casefold() for _, lines in frames for line in lines):

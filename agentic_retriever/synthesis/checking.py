@@ -308,10 +308,7 @@ def _is_lead_in(sentence: str, named: Sequence[int]) -> bool:
 
 
 def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[citations.Mark]) -> list[list[int]]:
-    """The passages that each sentence names: those cited behind its beginning and not behind that of the next one.
-
-    Thai has no full stop, so that a marker stands for all the clauses before it on its line that have none.
-    """
+    """The passages that each sentence names; in Thai a marker is for all clauses before it on its line without one."""
     bounds = [-1, *(sentence.start for sentence in sentences[1:]), len(text)]
     cited = [[mark.number for mark in marks if start < mark.position <= end] for start, end in pairwise(bounds)]
     named = [list(dict.fromkeys(numbers)) for numbers in cited][: len(sentences)]

@@ -198,10 +198,7 @@ def negated_before(text: str, start: int) -> bool:
 
 
 def _lacks(negated: str, other: str, words_of: WordsOf) -> bool:
-    """Tell whether a text is negated where another one says the same without a negation.
-
-    Each negation needs one in the other text: one with words of its scope, or else one that is left over nearby.
-    """
+    """Tell whether a text is negated where another one says the same without a negation."""
     if _EXCEPTION.search(negated):
         return False
     said = words_of(other)

@@ -155,9 +155,10 @@ def _named(query: str) -> set[str]:
 
 
 def _is_row_of(query: str, row: str) -> bool:
-    """Tell whether a quote is a row of a table with a long number of the question, or all of two names or more."""
+    """Tell whether a quote is a row of a table with a long number or all names of the question, or one as a cell."""
     names, shared = _named(query), {*_KEY.findall(row)} & {*_KEY.findall(query)}
-    return row.startswith("|") and (bool(shared) or (len(names) > 1 and all(name in row for name in names)))
+    is_cell = any(cell.strip() in names for cell in row.split("|"))
+    return row.startswith("|") and (is_cell or bool(shared) or (len(names) > 1 and all(name in row for name in names)))
 
 
 # --- cosines: how far the passages stand out, and which of them ------------------------------------------------------

@@ -92,7 +92,17 @@ def coverage(weights: Weights, terms: Collection[str]) -> float:
 
 def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
     body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
-    return max((_has(kind, body, query) for kind in kinds if kind in _patterns("shows")), default=0.0)
+    counts = "count" in kinds and (counted := _counted(query)) is not None and counted.search(body) is not None
+    return max((_has(kind, body, query) for kind in kinds if kind in _patterns("shows")), default=0.0) + counts
+
+
+@lru_cache(1_000)
+def _counted(query: str) -> re.Pattern[str] | None:
+    """What says how many: "how many servers" wants "three servers", or "3 or more servers"."""
+    asked = _patterns("asks")["count"].search(query)
+    noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
+    number = rf"(?:\d|{_patterns('shows')['number'].pattern})\W+(?:\w+\W+){{0,2}}?"
+    return re.compile(number + re.escape(noun[1][: 1 - len(noun[1]) // 7 - 2]), re.IGNORECASE) if noun else None
 
 
 def _has(kind: str, body: str, query: str) -> float:
@@ -114,7 +124,8 @@ def _asked_kinds(query: str) -> frozenset[str]:
 
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
-    terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
+    asked = _patterns("asks")["count"].sub(" ", without_asking(query))
+    terms = tokenizer.query_tokens(asked) or tokenizer.query_tokens(query)
     return tuple(dict.fromkeys(terms))
 
 
@@ -208,7 +219,7 @@ class ExtractiveSynthesizer:
         else:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
-        text, citations = _quoted(picked, worth, index_of)
+        text, citations = _quoted([_below_figure(c, question) for c in picked], worth, index_of)
         return Extraction(
             text=text,
             citations=citations,
@@ -255,6 +266,13 @@ class ExtractiveSynthesizer:
             return {}, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
 
 
+def _below_figure(c: Candidate, question: Question) -> Candidate:
+    """Show the heading with a sentence where the figure that is asked for, such as a version, stands there alone."""
+    kinds, heading = question.kinds & NUMERIC, c.passage.text[slice(*c.above)]
+    lacks = not c.head and kinds and not satisfaction(kinds, c.text, question.text)
+    return replace(c, head=c.above) if lacks and satisfaction(kinds, heading, question.text) >= 1 else c
+
+
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
     if LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
@@ -270,6 +288,7 @@ def _lists_documents(found: Found, question: Question, weights: Weights) -> bool
 _BULLET: Final = re.compile(r"(?:[-*+•‣▪>]+\s+)+(?=\S)")
 _ITEM: Final = re.compile(r"\s*(?:(?P<sign>[-*+•‣▪])|\(?(?:(?P<digit>\d{1,3})|(?P<letter>[^\W\d_]{1,4}))[.)])\s+\S")
 _HEADING: Final = re.compile(r"#{1,6}\s")
+_MARKS: Final = re.compile(r"^#*\s*(?:(?:\d+\.)*\d+\.?\s+(?=\S))?")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
@@ -278,7 +297,7 @@ _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
 _OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(?=\W{0,2}-{1,2}\w)|#{6}\s+")
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
-_TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
+_TABLE_RULE: Final = re.compile(r"[\s|:+=_*`~—–-]+")
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
 
@@ -293,6 +312,7 @@ class Candidate:
     heading: str  # The nearest one above it
     section: int  # How many headings stand before it in the passage
     head: tuple[int, int] | None  # Where the head of its table stands, or the option or term that it is about
+    above: tuple[int, int]  # Where the nearest heading stands
     around: frozenset[str]
     width: int
 
@@ -335,13 +355,12 @@ def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> lis
 
 def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate, bool]]:
     """Walk through a passage, remembering heading and table head; tells which of its sentences can be quoted."""
-    text = passage.text
-    spans = segments(text)
+    text, spans = passage.text, segments(passage.text)
     pieces = [text[start:end] for start, end in spans]
     header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
     headings: list[tuple[int, frozenset[str]]] = []  # Level and terms of those that a sentence stands below
     heading = passage.section.rpartition(" > ")[2]
-    section = 0
+    section, above = 0, (0, 0)
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None
     defined: tuple[int, int] | None = None  # the option or term above
@@ -364,12 +383,13 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             heading=heading,
             section=section,
             head=head,
+            above=above,
             around=header_terms(passage.header_at(begin)).union(table, *(words for _, words in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
         found.append((candidate, not (level or is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS))))
         if level:
-            section, heading = section + 1, piece
+            section, heading, above = section + 1, piece, (end - len(_MARKS.sub("", piece)), end)
             headings = [*(one for one in headings if one[0] < level), (level, terms)]
             defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
@@ -626,10 +646,7 @@ def _for_parts(found: Found, scores: Scores, question: Question, weights: Weight
 def _diverse(
     found: Found, said: Scores, whole: Scores, weights: Weights, given: Sequence[int], *, most: int, least: float
 ) -> list[int]:
-    """Add sentences by maximal marginal relevance: one loses by what it has in common with those chosen before.
-
-    The neighbour of a chosen one gains by the terms that it adds: "A reserve exists. Only the CFO can release it."
-    """
+    """Add sentences by maximal marginal relevance; the neighbour of a chosen one gains by the terms that it adds."""
     chosen = list(given)
     left = [int(i) for i in np.argsort(-whole, kind="stable") if int(i) not in chosen]
     seen = frozenset().union(*(found[i].terms for i in chosen))

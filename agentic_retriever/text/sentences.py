@@ -116,11 +116,7 @@ _SHORT_SECTION: Final = 80
 
 
 def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
-    """Cut a text into blocks of lines over which a sentence may run on: start, end, and whether it is one sentence.
-
-    A blank line, a list item or a numbered section ends one; a Markdown heading, a table row or a rule is one. Other
-    lines run on, save after a short line or one in a script that has no full stop.
-    """
+    """Cut a text into blocks of lines over which a sentence may run on: start, end, and whether it is one sentence."""
     start = end = 0
     previous = ""
     for line in text.splitlines(keepends=True):

@@ -315,10 +315,7 @@ def _grams(run: str, size: int, *, shorter: bool) -> list[str]:
 
 
 def _is_code(text: str, start: int, end: int) -> bool:
-    """Tell whether a stop word in capitals is meant as a name: ``IT`` is, in a text that is not all in capitals.
-
-    One letter must stand behind a word, as a sentence begins with a capital in any case; ``I`` never counts.
-    """
+    """Tell whether a stop word in capitals is meant as a name: ``IT`` is in other text, one letter behind a word."""
     if end - start == 1:
         before = text[max(0, start - 2) : start]
         return text[start] != "I" and len(before) == 2 and before[0].isalnum() and before[1] in " -"

@@ -84,24 +84,17 @@ _moments = st.integers(0, 2_000_000).map(lambda n: EPOCH + timedelta(millisecond
 #: Lists of entries with all that analytics counts, in any mixture.
 entries = st.lists(
     st.builds(
-        LogEntry,
-        query=st.text(max_size=10),
-        recorded_at=_moments,
-        complexity=st.sampled_from(["", "simple", "complex"]),
-        index=_names,
-        strategy=_names,
-        tier=st.sampled_from(["", *(tier.value for tier in Tier)]),
-        cached=st.booleans(),
-        timings_ms=st.dictionaries(_steps, _milliseconds),
-        spent=st.lists(_spent, max_size=2).map(tuple),
-        cloud_only_usd=st.none() | st.floats(0, 10),
-        confidence=st.none() | st.floats(0, 1),
+        LogEntry, query=st.text(max_size=10), recorded_at=_moments,
+        complexity=st.sampled_from(["", "simple", "complex"]), index=_names, strategy=_names,
+        tier=st.sampled_from(["", *(tier.value for tier in Tier)]), cached=st.booleans(),
+        timings_ms=st.dictionaries(_steps, _milliseconds), spent=st.lists(_spent, max_size=2).map(tuple),
+        cloud_only_usd=st.none() | st.floats(0, 10), confidence=st.none() | st.floats(0, 1),
         confidence_level=st.sampled_from(["", "high", "not_found"]),
         degraded=st.lists(_degraded, max_size=3).map(tuple),
         error=st.sampled_from(["", "", "", "DeadlineExceededError", "FilterError"]),
     ),
     max_size=25,
-)
+)  # fmt: skip
 moments = st.none() | _moments
 
 

@@ -223,14 +223,9 @@ def test_front_matter_is_in_no_chunk_and_language_and_file_name_are(make_doc):
 
 def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
     theirs = {
-        "article_number": "9",
-        "parent": "theirs",
-        "page": 7,
-        "language": "xx",
-        "file_name": "x",
-        "chunk_type": "poem",
-        "content_hash": "0",
-    }
+        "article_number": "9", "parent": "theirs", "page": 7, "language": "xx", "file_name": "x",
+        "chunk_type": "poem", "content_hash": "0",
+    }  # fmt: skip
     doc = make_doc("Artículo 42. Objeto\n\nTexto.", metadata={**theirs, "section": "mine"}, source="/a/b.md", title="T")
     (node,) = chunk_document(doc, ChunkSettings())
     kept = ("article_number", "parent", "page", "language", "file_name")

@@ -406,11 +406,8 @@ def _read(items: Iterable[Item], *, first: int) -> tuple[list[str], dict[str, Fi
 
 
 def _clustered(node_ids: list[str], columns: dict[str, FieldValues]) -> tuple[list[str], dict[str, FieldValues]]:
-    """Number nodes anew so that those that are alike stand together, by the fields of the fewest values first.
-
-    Their bitmaps are then of few runs, which are joined in little time (Lemire, Kaser and Aouiche 2010, "Sorting
-    improves word-aligned bitmap indexes"): three clauses over 1,000,000 nodes take 0.04 ms, without it 0.25.
-    """
+    """Number nodes anew so that those that are alike stand together, by the fields of the fewest values first."""
+    # Bitmaps of few runs are joined faster (Lemire and others 2010): 0.04 ms for three clauses, without it 0.25.
     size = len(node_ids)
     codes = (
         [found for found in map(_few_codes, columns.values()) if found is not None] if size >= _MIN_CLUSTERED else []
