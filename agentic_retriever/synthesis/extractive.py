@@ -101,7 +101,7 @@ def _counted(query: str) -> re.Pattern[str] | None:
     """What says how many: "how many servers" wants "three servers", or "3 or more servers"."""
     asked = _patterns("asks")["count"].search(query)
     noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
-    number = rf"(?:\d|{_patterns('shows')['number'].pattern})\W+(?:\w+\W+){{0,2}}?"
+    number = rf"(?:\d|{_patterns('shows')['number'].pattern})[\s-]+(?:\w+\s+){{0,2}}?"
     return re.compile(number + re.escape(noun[1][: 1 - len(noun[1]) // 7 - 2]), re.IGNORECASE) if noun else None
 
 
@@ -508,9 +508,8 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 # Spanish, all of a long FAQ document), by the likelihood of those that answer. Those of place and passage are chosen by
 # how many answers cite the right place (FAQs in English, French, Italian and Dutch) or have it (XQuAD, the sample).
 
-_EMBEDDED: Final = 16  # most sentences of one answer that are embedded
-_LOOKED_AT: Final = 4  # passages of which the first sentence and the best others are embedded
-_EACH: Final = 4
+_EMBEDDED: Final = 22  # most sentences of one answer that are embedded
+_EACH: Final = (12, 4, 3, 3)  # of each of the first passages: its first sentence, and the best others
 _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
@@ -555,9 +554,9 @@ def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVect
     by_score = [int(i) for i in np.argsort(-scores, kind="stable")]
     best: list[int] = []
     # A paraphrase shares no words with the question, so what opens the first passages is looked at in any case.
-    for number in sorted({c.passage.number for c in found})[:_LOOKED_AT]:
+    for number, most in zip(sorted({c.passage.number for c in found}), _EACH, strict=False):
         own = [i for i in by_score if found[i].passage.number == number]
-        best += list(dict.fromkeys([min(own), *own]))[:_EACH]
+        best += list(dict.fromkeys([min(own), *own]))[:most]
     best = list(dict.fromkeys([*best, *by_score]))[:_EMBEDDED]
     vectors = np.asarray(embed([found[i].in_context for i in best]), dtype=float)
     query = np.asarray(query_vector, dtype=float).ravel()

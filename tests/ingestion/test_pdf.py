@@ -193,6 +193,18 @@ def test_two_columns_are_read_one_after_the_other(read_one):
     assert places == sorted(places)
 
 
+def test_lines_of_a_column_are_not_joined_by_a_larger_heading_beside_them(read_one):
+    paper = Paper()
+    paper.add_page()
+    for row, at in itertools.product(range(12), (10, 110)):
+        large = (row, at) == (6, 10)
+        paper.set_font("Helvetica", size=14 if large else 10)
+        paper.set_xy(at, 30 + 4 * row + 1.6 * large)
+        paper.cell(90, 4, "A heading" if large else f"This is the line {row} at {at} and it is full of words.")
+    text = read_one("a.pdf", paper.data).text
+    assert "line 6 at 110 and it is full of words. This is the line 7 at 110" in text
+
+
 def test_columns_that_hold_tables_themselves_are_read_one_after_the_other(read_one):
     paper = Paper()
     paper.add_page()
@@ -228,6 +240,7 @@ def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders
         (["The regu-", "lation applies."], "The regulation applies."),
         (["A well-known thing is a well-", "known one."], "A well-known thing is a well-known one."),
         (["It begins in 2019-", "2020 and ends."], "It begins in 2019-2020 and ends."),
+        (['L\'´etat `a la fr¨oh, "`a b`" et R`egle.'], 'L\'état à la fröh, "`a b`" et Règle.'),
     ],
 )
 def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):

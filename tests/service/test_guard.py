@@ -160,17 +160,9 @@ def test_sessions_end_and_cannot_be_made_up(make_app, keys):
     key_id, until, signature = cookie.split(".")
     assert ring.session_caller(cookie).role is Role.ASK
     later = str(int(until) + 1)
-    for forged in (
-        f"{key_id}.{later}.{signature}",
-        f"other.{until}.{signature}",
-        cookie[:-1],
-        "..",
-        "",
-        f"{key_id}.é.x",
-    ):
-        assert ring.session_caller(forged) is None
+    forged = [f"{key_id}.{later}.{signature}", f"other.{until}.{signature}", cookie[:-1], "..", "", f"{key_id}.é.x"]
     unknown = f"nobody.{until}.{ring._signature('nobody', until)}"
-    assert ring.session_caller(unknown) is None
+    assert [ring.session_caller(one) for one in (*forged, unknown)] == [None] * 7
     clock[0] = float(until) + 1
     assert ring.session_caller(cookie) is None
 
