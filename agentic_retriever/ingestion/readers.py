@@ -116,8 +116,9 @@ _WITHIN = re.compile(r"(?<=[^\s.!?:;])\n{3,}(?= *[a-z])")  # where a page ends w
 _CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40})(\S*) *")
 _O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
 _NAME = r"`{0,2}-{1,2}\w(?:(?!  )[^\n]){0,70}"
+_WORD = r"[$/.~]{0,2}[^\W\d_][\w./-]{1,60}(?<!\.)"
 _OPTION = re.compile(  # in lines of its own, or of a manual page that says behind it what it does
-    rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|[^\W\d_][\w-]{{1,40}}(?=\n))"
+    rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|{_WORD}(?=\n))"
     r"(?: {2,}(?=\S[^\n]*\n(?:\n|(?P=indent) ))|\n(?P=indent) +(?=\S))",
     re.MULTILINE,
 )

@@ -104,8 +104,10 @@ def _best_cut(text: str, first: int, last: int) -> int:
 
 # Where the lines of a text belong together, so that sentences are looked for only inside such blocks.
 
-# A heading, a table row, a rule, an underline or a code fence: a line that is one with neither neighbour.
-_ALONE_RE: Final = re.compile(r"\s*(?:#{1,6}\s|\||```|~~~|(?:[-=*_]\s*){3,}$|[^\t]*\t[^\t]*\t|[^|]*\|[^|]*\|)")
+# A heading, a table row (also by wide gaps), a rule, an underline or a code fence: one with neither neighbour.
+_ALONE_RE: Final = re.compile(
+    r"(?:#{1,6}\s|\||```|~~~|(?:[-=*_]\s*){3,}$|[^\t]*\t[^\t]*\t|[^|]*\|[^|]*\||(?:.*?\S {4,}(?=\S)){2})"
+)
 _ITEM_RE: Final = re.compile(r"\s*(?:>\s*)*(?:[-*+•‣◦▪●·–—]|\(?(?:[0-9]{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)])\s+\S")
 _SECTION_RE: Final = re.compile(r"\s*(?:§+\s*)?[0-9]{1,3}(?:\.[0-9]{1,3})+\.?\s+\S")
 _OPEN_ENDS: Final = (",", ";", "-", "(", "[", "،", "、", "，")
@@ -133,7 +135,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _breaks(previous: str, line: str, content: str) -> bool:
-    if _ALONE_RE.match(previous) or _ALONE_RE.match(line) or _ITEM_RE.match(line) or _SECTION_RE.match(line):
+    if _ALONE_RE.match(previous) or _ALONE_RE.match(content) or _ITEM_RE.match(line) or _SECTION_RE.match(line):
         return True
     if script_of(previous[-1]) in _ENDS_BY_LINE:
         return True

@@ -204,6 +204,9 @@ OPTIONS = """
        -x     Stops at
               the first one.
 
+       /etc/x.d
+              Files.
+
        This  is -x
        as  well.
 """
@@ -211,7 +214,7 @@ OPTIONS = """
 
 def test_options_and_terms_head_what_is_said_of_them(read_one):
     manual = read_one("a.txt", "NAME\n" + PARAGRAPH * 12 + OPTIONS).text
-    wanted = ["###### -q, --quiet", "###### -n NUMBER, --tries=NUMBER", "###### -x"]
+    wanted = ["###### -q, --quiet", "###### -n NUMBER, --tries=NUMBER", "###### -x", "###### /etc/x.d"]
     assert [line for line in manual.split("\n") if line.startswith("####")] == wanted
     assert "###### -x\n           Stops at\n              the first one." in manual
     listed = (

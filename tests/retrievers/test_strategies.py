@@ -287,16 +287,12 @@ def test_filters_are_exact_for_every_operator(strategy, make_whole_index, settin
     nodes = [of_document(f"n{i:02d}", texts[i], f"doc{i % 8}", **rows[i]) for i in range(40)]
     adapter = build_adapter(strategy, make_whole_index(nodes), settings)
     cases = [
-        where("kind", "a"),
-        where("chunk_type", "table"),
-        where("year", 2003, ">="),
-        where("year", [2001, 2006], "in"),
-        where("doc_id", "doc3"),
-        where("kind", "a", "!="),
+        where("kind", "a"), where("chunk_type", "table"), where("year", 2003, ">="),
+        where("year", [2001, 2006], "in"), where("doc_id", "doc3"), where("kind", "a", "!="),
         MetadataFilters(filters=[*where("kind", "b").filters, *where("year", 2002, "<").filters]),
         where("kind", "zzz"),
         where("missing", None, "is_empty"),
-    ]
+    ]  # fmt: skip
     for filters in cases:
         allowed = {n.node_id for n in nodes if matches(node_fields(n), filters)}
         result = ask(adapter, "red apple story", top_k=40, filters=filters)

@@ -108,6 +108,7 @@ def test_plain_text_headings_and_sections() -> None:
 def test_a_blank_line_always_ends_a_sentence_wrapped_prose_runs_on_and_nothing_has_none() -> None:
     assert texts("one line that has no stop,\n \t\nand another") == ["one line that has no stop,", "and another"]
     assert texts("one,\r\n\r\nand two") == ["one,", "and two"]
+    assert len(texts("Largo, and so on     1/4=59     Vivo     1/4=168\nLento, and so on     1/4=56")) == 2
     source = "The committee, which had met on every Tuesday since March,\ndecided to Postpone the vote. It\nmet again."
     assert len(texts(source)) == 2
     assert split_sentences("") == split_sentences(" \n\t ") == split_sentences("\u2028") == []
