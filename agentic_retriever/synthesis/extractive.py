@@ -297,7 +297,8 @@ _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
 _OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(?=\W{0,2}-{1,2}\w)|#{6}\s+")
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
-_TABLE_RULE: Final = re.compile(r"[\s|:+=_*`~—–-]+")
+_TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
+_FENCE: Final = re.compile(r"(?:`{3,}|~{3,})\w*")
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
 
@@ -355,12 +356,12 @@ def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> lis
 
 def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate, bool]]:
     """Walk through a passage, remembering heading and table head; tells which of its sentences can be quoted."""
-    text, spans = passage.text, segments(passage.text)
+    text = passage.text
+    spans = [span for span in segments(text) if not _FENCE.fullmatch(text, *span)]
     pieces = [text[start:end] for start, end in spans]
     header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
     headings: list[tuple[int, frozenset[str]]] = []  # Level and terms of those that a sentence stands below
-    heading = passage.section.rpartition(" > ")[2]
-    section, above = 0, (0, 0)
+    heading, section, above = passage.section.rpartition(" > ")[2], 0, (0, 0)
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None
     defined: tuple[int, int] | None = None  # the option or term above

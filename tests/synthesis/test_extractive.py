@@ -208,6 +208,8 @@ def test_a_number_of_what_is_counted_goes_before_another_and_a_figure_in_a_headi
     text = "Give 4 chrony clocks a safe side.\n\nRain fell.\n\nA client of chrony has at least three servers."
     found = extract("How many servers should I give chrony?", [make_node(text, start=0)], max_sentences=1)
     assert found.citations[0].quote.endswith("three servers.")
+    text = "On top:\n\n```tex\n% !TeX program\n```\n\nRain fell."
+    assert extract("What is on top?", [make_node(text, start=0)], max_sentences=1).text.startswith("On top: [1] % !TeX")
     text = "## 2. Changes in version 6.6.0\n\nThe chord grid is new."
     found = extract("Which version brought the chord grid?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "Changes in version 6.6.0 [2] The chord grid is new. [1]"
