@@ -28,9 +28,8 @@ _MAX_OBJECTS: Final = 20_000  # of one page, and lines that are drawn on it; a m
 _OCR_SECONDS: Final = 60  # of one page
 _OCR_DPI: Final = 300
 _LOCK = threading.Lock()
-# TeX draws an accent before its letter. A grave one is also a quotation mark, but not within a word, nor before "a".
-_ACCENTED: Final = re.compile(r"([´ˆ¨˜¸ˇ]|(?<=[a-zA-Z’])`(?=[aeuAEU])|^`(?=[aA]$))([^\W\d_])")
-_COMBINING: Final = str.maketrans("´`ˆ¨˜¸ˇ", "\u0301\u0300\u0302\u0308\u0303\u0327\u030c")
+_OVER: Final = 0.2  # of the size: TeX draws an accent first, and its letter below it
+_COMBINING: Final = dict(zip("´`ˆ¨˜¸ˇ", "\u0301\u0300\u0302\u0308\u0303\u0327\u030c", strict=True))
 
 _NO_TITLE = re.compile(
     r"\s*$|(?:untitled|document|slide|layout|presentation|powerpoint presentation|none|title)\s*\d*$|microsoft word - "
@@ -200,6 +199,8 @@ class _PageReader:
                 gap, size = max(left - x1, x0 - right), shape[2]
                 joins = (not spaced or (supposed and gap < _SMALL_GAP * size)) and gap < GAP * size
                 if joins and abs(bottom - low) < 0.12 * size:
+                    if x1 - left > _OVER * size and chars[-1] in _COMBINING:
+                        char = unicodedata.normalize("NFC", char.replace("ı", "i") + _COMBINING[chars.pop()])
                     chars.append(char)
                     x0, x1, spaced = min(x0, left), max(x1, right), False
                     continue
@@ -240,9 +241,7 @@ class _PageReader:
             if size < 0.85 * before.size and 0.15 * before.size < before.y - y < 0.7 * before.size:
                 text = text.translate(_SUPERSCRIPT)
             y = before.y if abs(y - before.y) < 0.7 * before.size else y
-        text = _ACCENTED.sub(lambda found: found[2].replace("ı", "i") + found[1].translate(_COMBINING), text)
-        text = documents.clean_text(unicodedata.normalize("NFC", text))
-        words.append(Word(text, x0, x1, y, size, bold, mono, spaced, len(words)))
+        words.append(Word(documents.clean_text(text), x0, x1, y, size, bold, mono, spaced, len(words)))
 
     def _scan(self, found: Iterable[tuple[Any, Any, int]], matrix: tuple[float, ...], depth: int) -> None:
         """Collect drawn lines and the size of images, also inside of forms."""

@@ -240,7 +240,6 @@ def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders
         (["The regu-", "lation applies."], "The regulation applies."),
         (["A well-known thing is a well-", "known one."], "A well-known thing is a well-known one."),
         (["It begins in 2019-", "2020 and ends."], "It begins in 2019-2020 and ends."),
-        (['L\'´etat `a la fr¨oh, "`a b`" et R`egle.'], 'L\'état à la fröh, "`a b`" et Règle.'),
     ],
 )
 def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):
@@ -248,6 +247,14 @@ def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):
     paper.add_page()
     paper.line("\n".join(lines))
     assert read_one("a.pdf", paper.data).text == text
+
+
+def test_an_accent_that_is_drawn_over_its_letter_belongs_to_it(read_one):
+    paper = Paper()
+    paper.add_page()
+    for before, text in (("", "It isn´t `a` d"), ("It isn´t `a` d", "´"), ("It isn´t `a` d", "elai")):
+        paper.text(20 + paper.get_string_width(before), 30, text)
+    assert read_one("a.pdf", paper.data).text == "It isn´t `a` délai"
 
 
 def test_what_looks_like_markup_is_none_and_code_is_fenced(read_one):

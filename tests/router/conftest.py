@@ -55,14 +55,10 @@ def make_tiers(make_router, ollama, cloud, loaded_clients):
 
     def make(**changes):
         tiers = {
-            "llm": "ollama:llama3:8b",
-            "llm_cloud": "openrouter:openai/gpt-4o-mini",
-            "llm_small": "ollama:small",
-            "ollama_base_url": ollama.url,
-            "openrouter_base_url": f"{cloud.url}/api/v1",
-            "openrouter_api_key": KEY,
+            "llm": "ollama:llama3:8b", "llm_cloud": "openrouter:openai/gpt-4o-mini", "llm_small": "ollama:small",
+            "ollama_base_url": ollama.url, "openrouter_base_url": f"{cloud.url}/api/v1", "openrouter_api_key": KEY,
             "deadline_s": 20.0,  # whatever hangs is given less, so that nobody waits
-        }
+        }  # fmt: skip
         return make_router(**(tiers | PLAIN | changes))
 
     return make
