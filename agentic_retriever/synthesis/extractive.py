@@ -102,7 +102,7 @@ def _counted(query: str) -> re.Pattern[str] | None:
     asked = _patterns("asks")["count"].search(query)
     noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
     number = rf"(?:\d|{_patterns('shows')['number'].pattern})[\s-]+(?:\w+\s+){{0,2}}?"
-    return re.compile(number + re.escape(noun[1][: 1 - len(noun[1]) // 7 - 2]), re.IGNORECASE) if noun else None
+    return re.compile(number + re.escape(noun[1][: -1 - len(noun[1]) // 7]), re.IGNORECASE) if noun else None
 
 
 def _has(kind: str, body: str, query: str) -> float:
@@ -509,8 +509,8 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 # Spanish, all of a long FAQ document), by the likelihood of those that answer. Those of place and passage are chosen by
 # how many answers cite the right place (FAQs in English, French, Italian and Dutch) or have it (XQuAD, the sample).
 
-_EMBEDDED: Final = 22  # most sentences of one answer that are embedded
-_EACH: Final = (12, 4, 3, 3)  # of each of the first passages: its first sentence, and the best others
+_EACH: Final = (12, 4, 3, 3)  # sentences of the first passages that are embedded: the first, and the best others
+_EMBEDDED: Final = sum(_EACH)  # of one answer at most
 _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
