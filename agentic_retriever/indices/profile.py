@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
@@ -32,7 +32,7 @@ from agentic_retriever.json_files import Count, FileTable, NotNegative, Share, l
 from agentic_retriever.schema import Strategy
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text
-from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -57,6 +57,8 @@ STRUCTURAL_FIELDS = frozenset({
     "file_name", "mapped_section",
 })  # fmt: skip
 _EXAMINED_ROWS: Final = 256
+_EXAMINED_NODES: Final = 400
+_LEAST_OF_LANGUAGE: Final = 0.05
 _TOO_MANY_KINDS: Final = 200
 _SETS: Final = ("field_values", "people", "identifiers")
 DESCRIPTION_S: Final = 1.0  # a question may wait for a profile, and it has embedded itself just before
@@ -88,6 +90,11 @@ class IndexProfile:
     #: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have few enough.
     identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     whole: bool = True  # made from all nodes, and not from a description alone; saved profiles always were
+    languages: Sequence[str] = ()  # each that at least one node in twenty is written in; () where it was not counted
+
+    def is_in(self, language: str) -> bool:
+        """Tell whether part of the index is in a language; true where one of them cannot be told."""
+        return UNDETERMINED in {language, self.language} or language in (self.languages or [self.language])
 
     def _repr_html_(self) -> str:
         return render("profile.html", profile=self)
@@ -125,6 +132,7 @@ class IndexProfile:
             facts.pop("specimens", None)  # sentences that earlier versions kept
             for name in _SETS:
                 facts[name] = {key: frozenset(values) for key, values in facts[name].items()}
+            facts["languages"] = tuple(facts.get("languages", ()))
             facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
             return cls(**facts, sample=sample, description_vector=vector)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -143,8 +151,8 @@ class ProfiledNode(NamedTuple):
 def make_profile(
     nodes: Sequence[ProfiledNode], sample: Matrix, name: str, description: str, description_vector: Vector, version: int
 ) -> IndexProfile:
-    language = dominant_language(nodes)
-    tokenizer = Tokenizer(language=language)
+    languages = count_languages(nodes)
+    tokenizer = Tokenizer(language=most_common(languages))
     frequency: Counter[str] = Counter()
     for node in nodes:
         frequency.update(set(tokenizer.tokens(node.text)))
@@ -154,7 +162,8 @@ def make_profile(
         description=description,
         version=version,
         nodes=len(nodes),
-        language=language,
+        language=tokenizer.language,
+        languages=tuple(one for one, count in languages.items() if count >= _LEAST_OF_LANGUAGE * languages.total()),
         description_vector=description_vector,
         sample=sample,
         document_frequency=dict(sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:MAX_TERMS]),
@@ -243,14 +252,18 @@ def neighbour_mean(sample: Matrix) -> float:
     return mean if np.isfinite(mean) else 0.0
 
 
-def dominant_language(nodes: Iterable[ProfiledNode], *, examined: int = 200) -> str:
-    """Return the language that most of the first nodes are written in, or ``"und"``."""
+def count_languages(nodes: Sequence[ProfiledNode]) -> Counter[str]:
+    """Count the nodes by language, of many every so manieth; without those whose language cannot be told."""
     counts: Counter[str] = Counter()
-    for node in islice(nodes, examined):
+    for node in nodes[:: -(-len(nodes) // _EXAMINED_NODES) or 1]:
         language = node.metadata.get("language")
         counts[language if isinstance(language, str) and language else detect_language(node.text)] += 1
-    known = [(count, language) for language, count in counts.items() if language != "und"]
-    return max(known)[1] if known else "und"
+    del counts[UNDETERMINED]
+    return counts
+
+
+def most_common(languages: Counter[str]) -> str:
+    return max(languages, key=lambda one: (languages[one], one), default=UNDETERMINED)
 
 
 def _short_texts(nodes: Iterable[ProfiledNode]) -> Iterator[tuple[str, str]]:

@@ -271,14 +271,12 @@ def test_small_indexes_and_blank_questions_are_never_doubted(workshop):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"sample": np.zeros((0, 24), np.float32)},
-        {"sample": np.zeros((80, 7), np.float32)},
-        {"sample": np.full((80, 24), np.nan, np.float32)},
-        {"neighbour_mean": 0.0},
+        {"sample": np.zeros((0, 24), np.float32)}, {"sample": np.zeros((80, 7), np.float32)},
+        {"sample": np.full((80, 24), np.nan, np.float32)}, {"neighbour_mean": 0.0},
         {"neighbour_mean": 0.5, "background_mean": 0.5},
     ],
     ids=["no rows", "other dimension", "not finite", "not measured", "neighbours no nearer"],
-)
+)  # fmt: skip
 def test_unusable_vectors_leave_the_words(workshop, changes):
     scope = scope_of("pump checked by the workshop", replace(workshop, **changes), query_vector=workshop.sample[0])
     assert scope.relevance is None
@@ -318,3 +316,14 @@ def test_evidence_is_told_for_every_index_with_nodes(workshop):
 def test_a_threshold_out_of_range_is_refused(classifier, name, threshold):
     with pytest.raises(ConfigError, match=name):
         type(classifier)(**{name: threshold})
+
+
+def test_an_index_is_in_each_language_that_a_part_of_it_is_written_in(make):
+    tongues = ["es"] * 36 + ["en"] * 3 + ["de"]
+    mixed, own = (make(name, BOATS * 8, [{"language": one} for one in told]) for name, told in
+                  (("mixed", tongues), ("own", ["en"] * 40)))  # fmt: skip
+    assert (mixed.language, set(mixed.languages)) == ("es", {"es", "en"})
+    assert [mixed.is_in(one) for one in ("es", "en", "und", "de")] == [True, True, True, False]
+    assert [replace(mixed, languages=()).is_in(one) for one in ("es", "en")] == [True, False]
+    kinds = ProfileClassifier().classify(BOATS[0], [mixed, own], query_vector=embed(BOATS[0])).evidence
+    assert kinds["mixed"]["language"] == kinds["own"]["language"] == 0

@@ -212,13 +212,10 @@ def test_long_questions_are_cut_and_of_many_indexes_the_likeliest_are_shown(boat
 
 
 FAILURES = {
-    "down": errors.LLMError("the server cannot be reached"),
-    "late": errors.DeadlineExceededError("no answer in time"),
-    "blank": errors.LLMOutputError("the reply is blank"),
-    "foreign": ConnectionRefusedError("secret-token"),
-    "unreadable": "no idea",
-    "no text": "  ",
-}
+    "down": errors.LLMError("the server cannot be reached"), "late": errors.DeadlineExceededError("no answer in time"),
+    "blank": errors.LLMOutputError("the reply is blank"), "foreign": ConnectionRefusedError("secret-token"),
+    "unreadable": "no idea", "no text": "  ",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAILURES)
