@@ -9,7 +9,7 @@ import hashlib
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -70,6 +70,9 @@ _THOUSANDS_RE: Final = re.compile("[0-9]{1,3}(?:,[0-9]{3})+(?:[.][0-9]+)?|[0-9]{
 _MIXED_RE: Final = re.compile(r"([0-9]+)([^\W\d_]+)|([^\W\d_]+)([0-9]+)")
 _DIGIT_RE: Final = re.compile("[0-9]")
 _DATE_RE: Final = re.compile("[12][0-9]{3}[-/](0?[1-9]|1[0-2])(?:[-/]0?([1-9]|[12][0-9]|3[01])(?:t[0-9]+)?)?")
+_YEAR_RE: Final = re.compile(r"(?<![\w./-])[12][0-9]{3}(?![\w/-])")
+_DAY_RE: Final = re.compile("0?([1-9]|[12][0-9]|3[01])(?:st|nd|rd|th|er)?")
+_BEFORE_YEAR: Final = 30  # characters that day and month take at most
 
 
 def fold(word: str) -> str:
@@ -146,11 +149,34 @@ class WordRules:
         if "." in word and all(len(part) == 1 and part.isalpha() for part in parts):  # U.S.A.
             return [fold("".join(parts))]
         terms = [term for part in parts for term in self._simple(part)]
-        if self._months and (date := _DATE_RE.fullmatch(word)):  # 2012-01-04 is also found as 4 January 2012
-            terms += [*self._simple(self._months[date[1].lstrip("0")][0]), date[2] or ""]
+        if date := _DATE_RE.fullmatch(word):  # 2012-01-04 is also found as 2012/1/4, as January and as 4
+            terms += [_iso_date(word[:4], date[1], date[2])] if date[2] else []
+            terms += [*self._simple(self._months[date[1].lstrip("0")][0]), date[2] or ""] if self._months else []
         if "-" in word and min(map(len, parts)) == 1 and word.replace("-", "").isalpha():  # e-mail, X-ray
             terms.append(self._stem(word.replace("-", "")))
         return [*map(fold, _wholes(word)), *terms]
+
+
+def _iso_date(year: str, month: str, day: str) -> str:
+    return f"{year}-{int(month):02}-{int(day):02}"
+
+
+@lru_cache(1)
+def _months() -> Mapping[str, str]:
+    """The number of each month by its names in all languages, and "" for what stands between the parts of a date."""
+    months = [table["months"].items() for table in section("dates").values()]
+    names = {form.rstrip("."): number for table in months for number, forms in table for form in forms}
+    return {**dict.fromkeys(["d", *listed("dates", "joints")], ""), **names}
+
+
+def _named_dates(text: str) -> Iterator[str]:
+    """Find the dates with the name of a month, in any language, as ISO 8601 has them."""
+    for year in _YEAR_RE.finditer(text):
+        words = re.findall(r"\w+", text[max(0, year.start() - _BEFORE_YEAR) : year.start()].casefold())
+        parts = [word for word in words if _months().get(word) != ""][-2:]
+        months, days = [_months()[one] for one in parts if one in _months()], list(map(_DAY_RE.fullmatch, parts))
+        if months and any(days):
+            yield _iso_date(year[0], months[0], next(day[1] for day in days if day))
 
 
 def _number(word: str) -> list[str]:
@@ -196,7 +222,7 @@ def _stretches(word: str) -> list[str]:
     return found
 
 
-TOKENIZER_VERSION: Final = 2  # grows by one with every change of the rules that changes the terms of some text
+TOKENIZER_VERSION: Final = 3  # grows by one with every change of the rules that changes the terms of some text
 
 _TRIGRAM_CHARS: Final = character_class(Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR)
 _BIGRAM_CHARS: Final = character_class(Script.HAN, Script.KANA, Script.HANGUL)
@@ -296,7 +322,7 @@ class Tokenizer:
                 found.extend([letters.replace(".", ""), *([unit, number] if number else [])])
             else:
                 found.extend(_grams(unit, 3 if kind == "trigrams" else 2, shorter=shorter))
-        return found
+        return [*found, *_named_dates(text)]
 
 
 def _size_of_grams(text: str) -> int:
