@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from agentic_retriever.errors import StoreError
-from benchmarks import data, harness, machine, server, server_faults
+from benchmarks import data, harness, machine, server, server_faults, trial
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.harness import BenchmarkSkippedError, Options, Row, Timing, Unit
 
@@ -262,3 +262,21 @@ def test_work_at_a_server_counts_what_fails_and_acknowledged_nodes_that_are_gone
     told = work.told(store)
     assert (told["failed"], told["errors"]) == ({"queries": 0, "writes": 1}, {"StoreError: full": 1})
     assert (told["acknowledged"], told["lost"]) == (2, 1)
+
+
+def test_a_trial_counts_what_the_patterns_of_its_questions_find(local_embedding, tmp_path, monkeypatch, capsys):
+    bees = "A queen lays about two thousand eggs a day.\n\nWorkers of the hive live for six weeks in summer."
+    asked = {"id": "eggs", "question": "How many eggs does a queen lay a day?", "index": "bees", "answerable": True}
+    asked |= {"passage": r"queen\s+lays", "answer": "two thousand", "page": None}
+    wrong = {**asked, "id": "wrong", "answer": "seventeen"}
+    none = {**asked, "id": "none", "question": "Which tyres fit a lorry?", "answerable": False, "passage": None}
+    (tmp_path / "files" / "bees").mkdir(parents=True)
+    (tmp_path / "files" / "bees" / "bees.md").write_text(bees)
+    (tmp_path / "indexes.json").write_text('{"bees": "Bees and their hives"}')
+    (tmp_path / "questions.json").write_text(json.dumps([asked, wrong, none]))
+    monkeypatch.setattr("sys.argv", ["trial", str(tmp_path), "--out", str(tmp_path / "out.json")])
+    assert trial.main() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {told[name] for name in ("with an answer", "right index", "right passage in the first five")} == {2}
+    assert (told["right answer"], told["wrongly declined"], told["of these declined"]) == (1, 0, 1)
+    assert [one["right"] for one in json.loads((tmp_path / "out.json").read_text())] == [True, False, False]
