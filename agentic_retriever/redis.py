@@ -65,12 +65,7 @@ def open_link(config: RouterConfig) -> RedisLink | None:
 
 
 class RedisLink:
-    """One Redis server, for any number of threads; making one calls nobody.
-
-    The first call also connects and may take ``connect_timeout_s``; each later one takes at most ``timeout_s`` in all,
-    whatever the server does: hang, drip or talk nonsense. After the first failure calls are skipped, and a probe in the
-    background finds out when the server is back and answers in time. A URL that cannot be used raises ``ConfigError``.
-    """
+    """One Redis server for any number of threads: after a failure no call is made until a probe got an answer."""
 
     def __init__(
         self,
@@ -165,12 +160,7 @@ class RedisLink:
 
 
 class RedisStore:
-    """Values with a time to live on a Redis server, shared by all that use the same server, namespace and kind.
-
-    Keys are hashed, so that they hold nothing of a question. Values are JSON with a format number and a checksum; a
-    damaged one, or one of another format, counts as absent and is deleted. Writing is done by a thread in the
-    background and given up when it cannot keep pace.
-    """
+    """Values with a time to live on a Redis server, below hashed keys; one that is damaged counts as absent."""
 
     def __init__(
         self, link: RedisLink, *, kind: str, namespace: str = NAMESPACE, clock: Callable[[], float] = time.time

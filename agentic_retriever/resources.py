@@ -377,11 +377,7 @@ def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer 
 
 
 def writers_key(client: ModelClient | None, given: object, postprocessors: Sequence[BaseNodePostprocessor]) -> str:
-    """Name what answers depend on besides settings and indexes, for the key of the answer cache.
-
-    What somebody brought along is told apart by a digest of its settings, so that routers which share a cache do not
-    get each other's answers; where the settings have no stable form they share nothing.
-    """
+    """Name what answers depend on besides settings and indexes; what has no stable form shares no cached answers."""
     names = ["none" if client is None else repr(client)]
     if isinstance(given, BaseSynthesizer):
         names.append(f"{ForeignModel(given).model} {_digest(given.get_prompts())}")

@@ -103,12 +103,7 @@ def _wait_for_brief_threads() -> None:
 
 
 class DeadlineCaller:
-    """Runs calls that may hang in daemon threads, a bounded number at a time, each with a total time limit.
-
-    The clients of model servers limit each read, not the whole call. A call made here is abandoned when its time is up,
-    and counts among the ``max_calls`` until it ends, so that a dead server cannot eat all threads; ``max_waiting``
-    callers may wait for a place (``None``: any number). ``what`` is what messages call it.
-    """
+    """Runs calls that may hang in daemon threads, each for a limited time; an abandoned one counts until it ends."""
 
     def __init__(
         self, what: str, *, max_calls: int = 8, max_waiting: int | None = None, advice: str = "check that it is up, or "
@@ -197,12 +192,9 @@ class Ticket(NamedTuple):
 
 
 class Breaker:
-    """Counts failures in a row and decides whether the next call may go out; safe to use from several threads.
+    """Lets no call out for a while after some failures in a row, then one as a probe (M. Nygard, Release It!, 2007).
 
-    After ``failures`` in a row it opens: no call goes out until ``cooldown_s`` have passed, then one at a time as a
-    probe. One that succeeds closes it, one that fails opens it again, for twice as long up to ``max_cooldown_s``
-    (always ``cooldown_s`` by default). The pattern is M. Nygard's (Release It!, 2007). A call hands back the ticket
-    that :meth:`enter` gave it, so that a late result is never taken for the probe's.
+    A call hands back the ticket that :meth:`enter` gave it, so that a late result is never taken for the probe's.
     """
 
     def __init__(

@@ -20,16 +20,13 @@ DAYS = ["2020-01-31", "2020-02-01", "1969-12-31", "2024-02-29"]
 TIMES = ["2020-01-31T00:00:00", "2020-01-31T23:59:59.5", "2020-02-01 10:00", "2020-01-31T20:00:00-07:00"]
 
 typed_fields = {
-    "province": st.sampled_from(PROVINCES),
-    "sold": st.booleans(),
-    "tags": st.lists(st.sampled_from(TAGS), max_size=3),
+    "province": st.sampled_from(PROVINCES), "sold": st.booleans(), "tags": st.lists(st.sampled_from(TAGS), max_size=3),
     "year": st.integers(2018, 2022),
     "area": st.one_of(st.integers(0, 5), st.sampled_from([0.5, 2.5, 1e300, float("inf"), float("nan")])),
     "big": st.sampled_from([2**53, 2**53 + 1, 2**53 + 2, 1.5, -(10**30)]),
-    "floors": st.lists(st.integers(0, 4), max_size=3),
-    "day": st.sampled_from(DAYS),
+    "floors": st.lists(st.integers(0, 4), max_size=3), "day": st.sampled_from(DAYS),
     "at": st.sampled_from(DAYS + TIMES),
-}
+}  # fmt: skip
 typed_metadata = st.fixed_dictionaries({}, optional=typed_fields)
 
 _O = FilterOperator
@@ -64,16 +61,13 @@ cases = st.one_of(
 def random_row(chosen):
     """Typed metadata as above, by a seeded generator: a hundred times as fast to draw, though it does not shrink."""
     row = {
-        "province": chosen.choice(PROVINCES),
-        "sold": chosen.random() < 0.5,
-        "tags": chosen.sample(TAGS, chosen.randint(0, 3)),
-        "year": chosen.randint(2018, 2022),
+        "province": chosen.choice(PROVINCES), "sold": chosen.random() < 0.5,
+        "tags": chosen.sample(TAGS, chosen.randint(0, 3)), "year": chosen.randint(2018, 2022),
         "area": chosen.choice([0, 1, 2, 2.5, 5, 1e300, chosen.random() * 5]),
         "big": chosen.choice([2**53, 2**53 + 1, 2**53 + 2, 1.5]),
-        "floors": [chosen.randint(0, 4) for _ in range(chosen.randint(0, 3))],
-        "day": chosen.choice(DAYS),
+        "floors": [chosen.randint(0, 4) for _ in range(chosen.randint(0, 3))], "day": chosen.choice(DAYS),
         "at": chosen.choice(DAYS + TIMES),
-    }
+    }  # fmt: skip
     return {name: value for name, value in row.items() if chosen.random() < 0.8}
 
 

@@ -137,13 +137,11 @@ def test_failures_show_no_secret_even_when_the_server_repeats_it(make, cloud, re
 
 def test_errors_of_settings_show_no_secret(tmp_path, records):
     wrong = {
-        "openrouter_api_key": [CANARY],
-        "redis_url": f"http://user:{CANARY}@host",
+        "openrouter_api_key": [CANARY], "redis_url": f"http://user:{CANARY}@host",
         "query_log": f"mysql://user:{CANARY}@host/db",
-        "database_url": f"postgresql://user:{CANARY}@127.0.0.1:{free_port()}/none",
-        "cohere_api_key": 4711,
+        "database_url": f"postgresql://user:{CANARY}@127.0.0.1:{free_port()}/none", "cohere_api_key": 4711,
         "top_k": -1,
-    }
+    }  # fmt: skip
     for name, value in wrong.items():
         settings = secret_settings(**{name: value})
         without_canary(raised(lambda s=settings: AgenticRouter(RouterConfig(data_dir=tmp_path, **s)).query(QUESTION)))

@@ -128,15 +128,13 @@ def bench(**figures):
 def routing(macro=0.97, recall=0.6, complexity=0.9):
     abstention = {"precision": None, "recall": recall, "false_rate": 0.1}
     return {
-        "seed": 0,
-        "datasets": [{"name": "cacm"}, {"name": "cisi"}],
+        "seed": 0, "datasets": [{"name": "cacm"}, {"name": "cisi"}],
         "stage_one": {
             "profile": {"macro_accuracy": macro, "abstention": abstention},
             "embedding": {"macro_accuracy": 0.6},
         },
-        "stage_two": {"heuristic": {"macro_f1": 0.9}},
-        "complexity": {"accuracy": complexity, "macro_f1": 0.9},
-    }
+        "stage_two": {"heuristic": {"macro_f1": 0.9}}, "complexity": {"accuracy": complexity, "macro_f1": 0.9},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,13 @@ def values(t):
         "retrieval": Retrieval(
             nodes=(found(t),), strategy=Strategy.VECTOR, indexes=(t,), route=decision(t), understood=(t,)
         ),
-        "decision": decision(t),
-        "selection": selection(t),
-        "diff": decision(t).diff(decision("x")),
-        "explanation": Explanation(decision=decision(t)),
-        "profile": profile(t),
+        "decision": decision(t), "selection": selection(t), "diff": decision(t).diff(decision("x")),
+        "explanation": Explanation(decision=decision(t)), "profile": profile(t),
         "report": IngestReport(added=1, skipped=(SkippedSource(t, t),)),
         "analytics": Analytics(
             queries=2, routes=(RouteCount(index=t, strategy=t, queries=1),), tiers={t: 1}, errors={t: 1}
         ),
-    }
+    }  # fmt: skip
 
 
 @given(wild)

@@ -59,12 +59,7 @@ class LogStats(NamedTuple):
 
 
 class BatchWriter:
-    """A bounded queue of entries and the daemon thread that empties it.
-
-    ``put`` takes a lock for a moment and does no input or output, so it costs microseconds whatever the state of the
-    database. When the queue is full, new entries are dropped and counted. A batch that cannot be written is tried again
-    for half a minute while the queue fills up behind it, then dropped. There is one warning an hour at most.
-    """
+    """A bounded queue and the daemon thread that empties it; what finds no room in it is dropped and counted."""
 
     def __init__(
         self,

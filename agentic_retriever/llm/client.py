@@ -156,11 +156,7 @@ _FAIR_S: Final = 0.25  # a timeout after less says nothing about the server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """One retry loop for all providers, whose own retries are off.
-
-    The waits double from ``base_s`` up to ``cap_s``; each is drawn between half of that and all of it, so that callers
-    who failed together do not come back together. A server's ``Retry-After`` takes the place of the drawn wait.
-    """
+    """One retry loop for all providers; waits double up to ``cap_s``, partly drawn, or are ``Retry-After``."""
 
     retries: int = MAX_RETRIES  # requests after the first one
     base_s: float = 0.25

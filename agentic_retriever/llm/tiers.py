@@ -280,11 +280,7 @@ def build_client(config: RouterConfig, *, models: Mapping[Tier, LLM] | None = No
 
 
 def context_window(context_chars: int) -> int:
-    """Size a model's context, in tokens, for a prompt with that much source text, question and answer.
-
-    Three tokens for eight characters hold for scripts with spaces; of dense ones such as Thai, which need twice as
-    many, fewer passages are read. A multiple of 1,024 from 4,096 to 32,768, since a server takes memory for all of it.
-    """
+    """Size a model's context, in tokens, for so much source text: a multiple of 1,024 from 4,096 to 32,768."""
     tokens = context_chars * 3 // 8 + 2 * MAX_ANSWER_TOKENS
     return min(32_768, max(4_096, -(-tokens // 1_024) * 1_024))
 

@@ -353,11 +353,7 @@ class CohereReranker(ScoringReranker):
 def mmr(
     nodes: Sequence[NodeWithScore], vectors: Mapping[str, npt.ArrayLike], *, top_k: int, trade_off: float
 ) -> list[NodeWithScore]:
-    """Choose nodes one by one, each relevant and unlike those chosen before.
-
-    The next node is the one with the largest ``trade_off x relevance - (1 - trade_off) x similarity``: relevance is its
-    score brought to [0, 1], similarity its largest cosine with a chosen node.
-    """
+    """Choose nodes by ``trade_off x relevance - (1 - trade_off) x`` the largest cosine with a chosen one."""
     units = unit_scores([(entry.node.node_id, entry.score) for entry in nodes])
     relevance = np.array([units[entry.node.node_id] for entry in nodes])
     cosines = _cosines([vectors.get(entry.node.node_id) for entry in nodes])

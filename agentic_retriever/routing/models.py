@@ -214,13 +214,7 @@ class LLMSelector(_ModelChoice):
 
 
 def join_choice(base: Selection, choice: Choice, *, second: float, least: float = 0.0) -> Selection:
-    """Join what a model chose with the decision that the evidence alone came to.
-
-    By a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's stated confidence,
-    ``MOST_WEIGHT`` at most, or with ``UNSTATED_WEIGHT`` (conventions, not measurements), the evidence with the rest.
-    The likeliest comes first, unless that is below ``least``: then the strategy declared the most reliable. With
-    a lead of less than ``second`` the next one is named, too.
-    """
+    """Pool a model's choice and the evidence linearly (M. Stone, "The Opinion Pool", 1961), by stated confidence."""
     weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(0.0, choice.confidence))
     shares = {name: (1.0 - weight) * share for name, share in _distribution(base.scores).items()}
     shares[choice.name] = shares.get(choice.name, 0.0) + weight
@@ -305,11 +299,7 @@ def _index_lines(profile: IndexProfile, others: Profiles) -> list[str]:
 
 
 def characteristic_terms(profile: IndexProfile, others: Profiles, most: int = _TERMS) -> list[str]:
-    """Find the terms that tell an index from others.
-
-    Terms are ranked by their part of the Kullback-Leibler divergence between the index and the mean of the others, as
-    in T. Tomokiyo and M. Hurst, "A Language Model Approach to Keyphrase Extraction", ACL 2003 workshop.
-    """
+    """Find the terms that tell an index from others, by their part of its Kullback-Leibler divergence from these."""
     common = sorted(profile.document_frequency.items(), key=lambda item: (-item[1], item[0]))[:_COMMON_TERMS]
     told: list[tuple[float, str]] = []
     for term, count in common:

@@ -75,11 +75,9 @@ def render(template: str, **values: object) -> str:
 
 
 def short_text(value: object, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG001 - as IPython calls it
-    """Write the text of a value that has one, else its representation, cut where it is long.
+    """Write the text of a value, or its representation, cut where it is long; notebooks store this beside the HTML.
 
-    This is to be ``_repr_pretty_`` in the very body of a class, since IPython prefers the ``__repr__`` of a class to
-    what it inherits. Notebooks store this beside the HTML, where the representation of a benchmark would take hundreds
-    of kilobytes.
+    Give it to ``_repr_pretty_`` in the body of each class: IPython prefers ``__repr__`` to what is inherited.
     """
     written = str(value) if type(value).__str__ is not object.__str__ else repr(value)
     printer.text(_clean(written if len(written) <= _MAX_PLAIN_CHARS else f"{written[: _MAX_PLAIN_CHARS - 1]}…"))

@@ -110,11 +110,7 @@ def node_payload(node: BaseNode) -> dict[str, Any]:
 
 
 def plain_metadata(metadata: Mapping[Any, object], node_id: str) -> dict[str, object]:
-    """Turn metadata into what JSON can hold.
-
-    Dates become ISO 8601 strings, ``Decimal`` and numpy numbers become numbers, sets become sorted lists, NaN becomes
-    ``None``.
-    """
+    """Turn metadata into what JSON can hold: dates into ISO 8601 strings, sets into sorted lists, NaN into ``None``."""
     plain: dict[str, object] = {}
     for field, value in metadata.items():
         if field in RESERVED_FIELDS:

@@ -580,11 +580,7 @@ def extract_with_llm(
     timeout_s: float | None = None,
     boundary: Callable[[], str] = random_boundary,
 ) -> Understood:
-    """Ask a model for the restrictions in a question; one call.
-
-    Fields and values that the index does not have are refused, each with a line in ``degraded``. Where nothing can be
-    applied, the result is that of :func:`understand`, and ``degraded`` says why.
-    """
+    """Ask a model for the restrictions in a question, refusing fields and values that the index does not have."""
 
     def without_model(*why: Degradation) -> Understood:
         return replace(understand(query, fields), degraded=why)

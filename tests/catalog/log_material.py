@@ -44,18 +44,11 @@ def answer(**changes):
     cloud = TierUsage(tier=Tier.CLOUD, model="m", calls=2, prompt_tokens=100, completion_tokens=20, usd=0.5)
     primary = TierUsage(tier=Tier.PRIMARY, model="p", calls=1, prompt_tokens=10, completion_tokens=2, usd=0.0)
     given = {
-        "text": "text [1]",
-        "citations": (citation,),
-        "confidence": Confidence.of(0.8),
-        "route": route(),
-        "nodes": (),
-        "usage": Usage((cloud, primary)),
-        "timings_ms": {"total": 30.0, "retrieval": 10.0, "waiting": 3.0},
-        "tier": Tier.CLOUD,
-        "cached": False,
-        "degraded": (Degradation(step="hybrid.keyword", reason="no postings", fallback="dense"),),
-        "query_id": "q-1",
-    }
+        "text": "text [1]", "citations": (citation,), "confidence": Confidence.of(0.8), "route": route(), "nodes": (),
+        "usage": Usage((cloud, primary)), "timings_ms": {"total": 30.0, "retrieval": 10.0, "waiting": 3.0},
+        "tier": Tier.CLOUD, "cached": False,
+        "degraded": (Degradation(step="hybrid.keyword", reason="no postings", fallback="dense"),), "query_id": "q-1",
+    }  # fmt: skip
     return Answer(**{**given, **changes})
 
 

@@ -42,23 +42,17 @@ def oracle(found):
     if uncached and len(uncached) < len(times["total"]):
         times["uncached"] = uncached
     return {
-        "queries": len(found),
-        "answered": len(answered),
-        "simple": sum(e.complexity == "simple" for e in found),
-        "complex": sum(e.complexity == "complex" for e in found),
-        "cached": sum(e.cached for e in fine),
-        "degraded": sum(bool(e.degraded) for e in found),
-        "local": sum(e.cloud_calls == 0 for e in answered),
-        "failed": len(found) - len(fine),
-        "llm_calls": sum(used.calls for e in found for used in e.spent),
+        "queries": len(found), "answered": len(answered), "simple": sum(e.complexity == "simple" for e in found),
+        "complex": sum(e.complexity == "complex" for e in found), "cached": sum(e.cached for e in fine),
+        "degraded": sum(bool(e.degraded) for e in found), "local": sum(e.cloud_calls == 0 for e in answered),
+        "failed": len(found) - len(fine), "llm_calls": sum(used.calls for e in found for used in e.spent),
         "prompt_tokens": sum(used.prompt_tokens for e in found for used in e.spent),
         "completion_tokens": sum(used.completion_tokens for e in found for used in e.spent),
         "usd": sum(used.usd for e in found for used in e.spent),
         "saved_usd": sum(e.cloud_only_usd - sum(u.usd for u in e.spent) for e in compared) if compared else None,
         "first_at": min((e.recorded_at for e in found), default=None),
         "last_at": max((e.recorded_at for e in found), default=None),
-        "routes": Counter((e.index, e.strategy) for e in found),
-        "tiers": Counter(e.tier for e in found if e.tier),
+        "routes": Counter((e.index, e.strategy) for e in found), "tiers": Counter(e.tier for e in found if e.tier),
         "confidence_levels": Counter(e.confidence_level for e in found if e.confidence_level),
         "errors": Counter(e.error for e in found if e.error),
         "fallbacks": Counter(step for e in found for step in {lost.step for lost in e.degraded}),
@@ -66,7 +60,7 @@ def oracle(found):
             step: (len(v), math.fsum(v) / len(v), percentile(v, 50), percentile(v, 95), max(v))
             for step, v in times.items()
         },
-    }
+    }  # fmt: skip
 
 
 def said(found: Analytics):

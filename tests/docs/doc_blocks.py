@@ -155,14 +155,9 @@ def _missing(what: str, names: Iterable[str], there: Container[str]) -> str:
 
 
 _CHECKERS = {
-    "agentic-retriever": _our_command,
-    "make": _make,
-    "pip": _pip,
-    "export": _export,
-    "python": _python,
-    "cp": _copy,
+    "agentic-retriever": _our_command, "make": _make, "pip": _pip, "export": _export, "python": _python, "cp": _copy,
     "docker": _docker,
-}
+}  # fmt: skip
 
 
 def check_data(block: Block) -> None:

@@ -195,7 +195,7 @@ def test_unknown_index_and_wrong_options(tmp_path, harbour):
         ({"options": BenchOptions(), "seed": 1}, "not both"),
     ):
         with pytest.raises(EvaluationError, match=told):
-            bench(tmp_path, harbour, **wrong)
+            bench(tmp_path, harbour, **wrong)  # fmt: skip
 
 
 def test_the_page_holds_everything_and_runs_nothing(tmp_path, harbour):

@@ -268,15 +268,11 @@ def test_settings_are_checked(given, message):
 @pytest.mark.parametrize(
     "text",
     [
-        ("การจดทะเบียนสิทธิและนิติกรรมเกี่ยวกับอสังหาริมทรัพย์" * 4000)[:200_000],
-        "a" * 200_000,
-        "中文字符测试" * 33_000,
-        "| a | b |\n" * 20_000,
-        "line\n" * 40_000,
-        "```a\n" * 10_000,
+        ("การจดทะเบียนสิทธิและนิติกรรมเกี่ยวกับอสังหาริมทรัพย์" * 4000)[:200_000], "a" * 200_000, "中文字符测试" * 33_000,
+        "| a | b |\n" * 20_000, "line\n" * 40_000, "```a\n" * 10_000,
     ],
     ids=["thai", "letters", "chinese", "table", "lines", "fences"],
-)
+)  # fmt: skip
 def test_long_texts_take_linear_time(make_doc, text):
     with within(4):  # half a second or less when nothing else runs; quadratic work would take minutes
         nodes = chunk_document(make_doc(text, kind="txt"), ChunkSettings())

@@ -74,15 +74,13 @@ def test_two_uploads_of_one_file_at_once_are_one_document(bench):
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
-        (b"text", "a.exe", "of no kind that can be read; allowed are .md"),
-        (b"text", "noname", "of no kind"),
+        (b"text", "a.exe", "of no kind that can be read; allowed are .md"), (b"text", "noname", "of no kind"),
         (
             b"{}", "a.jsonl",
             "holds many documents, one a line, and an upload is one; add them with: agentic-retriever index add",
         ),
-        (b"", "a.md", "is empty"), (b"x" * 2_000_000, "a.txt", "larger than 1 MB"),
-        (b"text", "..", "cannot be used"), (b"text", "x/.md", "cannot be used|of no kind"),
-        (b"text", "a" * 300 + ".md", "cannot be used"),
+        (b"", "a.md", "is empty"), (b"x" * 2_000_000, "a.txt", "larger than 1 MB"), (b"text", "..", "cannot be used"),
+        (b"text", "x/.md", "cannot be used|of no kind"), (b"text", "a" * 300 + ".md", "cannot be used"),
         (b"text", None, "need a filename"),
     ],
 )  # fmt: skip

@@ -413,18 +413,16 @@ RELATED = st.builds(RelatedNodeInfo, node_id=NAMES, metadata=st.dictionaries(NAM
 @st.composite
 def nodes(draw):
     values = {
-        "id_": draw(NAMES),
-        "text": draw(st.text(alphabet=st.characters(), max_size=30)),
+        "id_": draw(NAMES), "text": draw(st.text(alphabet=st.characters(), max_size=30)),
         "metadata": draw(st.dictionaries(NAMES, PLAIN, max_size=3)),
         "relationships": draw(
             st.fixed_dictionaries(
                 {}, optional={NodeRelationship.SOURCE: RELATED, NodeRelationship.CHILD: st.lists(RELATED, max_size=2)}
             )
         ),
-        "excluded_llm_metadata_keys": draw(st.lists(NAMES, max_size=2)),
-        "start_char_idx": draw(st.none() | COUNTS),
+        "excluded_llm_metadata_keys": draw(st.lists(NAMES, max_size=2)), "start_char_idx": draw(st.none() | COUNTS),
         "embedding": draw(st.none() | st.lists(NUMBERS, max_size=3)),
-    }
+    }  # fmt: skip
     node = IndexNode(index_id="i", **values) if draw(st.booleans()) else TextNode(**values)
     said = draw(st.dictionaries(NAMES, PLAIN, max_size=2))
     return RetrievedNode(node=node, score=draw(st.none() | NUMBERS), details=said)

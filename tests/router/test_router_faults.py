@@ -538,13 +538,10 @@ def test_what_is_out_of_bounds_is_refused(make_router):
 
 PLANS = {
     "many": "[" + ",".join(f'"How long does animal {n} sleep?"' for n in range(10_000)) + "]",
-    "lines": "\n".join(f"{n}. How long does animal {n} sleep?" for n in range(1, 10_000)),
-    "deep": "[" * 100_000,
-    "huge": "x" * 1_000_000,
-    "empty": "[]",
-    "tools": '[{"tool": "shell", "arguments": "rm"}, {"index": "../../etc", "filters": {"a": 1}}]',
-    "blank": "",
-}
+    "lines": "\n".join(f"{n}. How long does animal {n} sleep?" for n in range(1, 10_000)), "deep": "[" * 100_000,
+    "huge": "x" * 1_000_000, "empty": "[]",
+    "tools": '[{"tool": "shell", "arguments": "rm"}, {"index": "../../etc", "filters": {"a": 1}}]', "blank": "",
+}  # fmt: skip
 
 
 def test_whatever_a_model_replies_it_is_searched_with_a_few_parts_and_answered(make_router):

@@ -94,16 +94,14 @@ INDEX = b'--xx\r\nContent-Disposition: form-data; name="index"\r\n\r\nanimals\r\
 BROKEN = {
     "no boundary": ("multipart/form-data", FILE + INDEX + b"--xx--\r\n"),
     "another boundary": ("multipart/form-data; boundary=yy", FILE + INDEX + b"--xx--\r\n"),
-    "no end": (BOUNDARY, FILE + INDEX),
-    "cut in a header": (BOUNDARY, FILE + b"--xx\r\nContent-Dispo"),
+    "no end": (BOUNDARY, FILE + INDEX), "cut in a header": (BOUNDARY, FILE + b"--xx\r\nContent-Dispo"),
     "no name": (BOUNDARY, b"--xx\r\nContent-Disposition: form-data\r\n\r\nHello\r\n--xx--\r\n"),
     "no file": (BOUNDARY, INDEX + b"--xx--\r\n"),
     "a text as file": (BOUNDARY, FILE.replace(b'; filename="a.txt"', b"") + INDEX + b"--xx--\r\n"),
     "no multipart": ("application/json", b"{}"),
     "control characters": (BOUNDARY, FILE.replace(b"Content-D", b"\x00\x01D") + INDEX + b"--xx--\r\n"),
-    "many fields": (BOUNDARY, FILE + INDEX * 1_500 + b"--xx--\r\n"),
-    "empty": (BOUNDARY, b""),
-}
+    "many fields": (BOUNDARY, FILE + INDEX * 1_500 + b"--xx--\r\n"), "empty": (BOUNDARY, b""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -197,12 +197,9 @@ async def test_signing_in_leads_nowhere_else(make_app, keys, to):
 
 
 FOREIGN = [
-    {"Origin": "https://evil.example"},
-    {"Origin": "null"},
-    {"Origin": "http://localhost:9999"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-]
+    {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost:9999"},
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
