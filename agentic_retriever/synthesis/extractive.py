@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
@@ -36,6 +37,7 @@ Weights = Mapping[str, float]
 
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
+DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
 _ANY_NUMBER: Final = 0.6
@@ -90,10 +92,12 @@ def coverage(weights: Weights, terms: Collection[str]) -> float:
     return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
 
 
-def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
+def satisfaction(kinds: AbstractSet[str], text: str, query: str) -> float:
     body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
     counts = "count" in kinds and (counted := _counted(query)) is not None and counted.search(body) is not None
-    return max((_has(kind, body, query) for kind in kinds if kind in _patterns("shows")), default=0.0) + counts
+    defaults = DEFAULT in kinds and _patterns("shows")[DEFAULT].search(body) is not None
+    shown = (_has(kind, body, query) for kind in kinds - {DEFAULT} if kind in _patterns("shows"))
+    return max(shown, default=0.0) + counts + defaults
 
 
 @lru_cache(1_000)
@@ -438,7 +442,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
-    lacking = _WITHOUT_FIGURE if question.kinds and question.kinds <= NUMERIC else 1.0
+    lacking = _WITHOUT_FIGURE if {DEFAULT} < question.kinds | {DEFAULT} <= NUMERIC | {DEFAULT} else 1.0
     own = _own_shares(found, weights)
     scores = [
         _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share)
