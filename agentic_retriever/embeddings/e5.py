@@ -125,10 +125,8 @@ class _Rows(NamedTuple):
 class _Encoder:
     """Writes the graph layer by layer, over rows of which the two ends of a window, <s> and </s>, come first.
 
-    A product takes all rows in 8 bits with one scale, of which some channels of the ends would take the whole range,
-    much the same in every text: what is multiplied is the difference from a sample text, whose own product is a
-    constant. Channels that reach far are made smaller, and their weights larger. In the wide layer one channel of the
-    ends is large, but not the same in every text: it is multiplied apart.
+    A product in 8 bits takes all rows with one scale, of which the ends would take the whole range: so it is made of
+    their difference from a sample text. One channel of the wide layer is multiplied apart.
     """
 
     def __init__(self, weights: Weights, sample: Matrix) -> None:

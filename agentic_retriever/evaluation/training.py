@@ -406,12 +406,7 @@ def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[s
 
 
 def choose_weights(quality: Array) -> int:
-    """Return the column of the candidate that questions ask for.
-
-    Of all candidates within one standard error of the best one, and not below either side alone, the one that is
-    nearest to the default (after the one-standard-error rule of L. Breiman, J. Friedman, R. Olshen and C. Stone,
-    "Classification and Regression Trees", 1984).
-    """
+    """Return the column nearest to the default within one standard error of the best (L. Breiman et al., 1984)."""
     means = quality.mean(axis=0)
     losses = quality[:, [int(means.argmax())]] - quality
     errors = losses.std(axis=0, ddof=1) / np.sqrt(len(quality))

@@ -74,12 +74,9 @@ def clean_text(text: str) -> str:
 
 
 def flat_metadata(given: Mapping[str, object], *, doc_id: str) -> dict[str, object]:
-    """Return metadata as a flat dictionary.
+    """Return metadata without mappings, dates and ``None``: ``{"author": {"name": "x"}}`` becomes ``author_name``.
 
-    Strings, numbers and booleans stay as they are, and so do lists of them. ``None`` is left out: absent and null mean
-    the same to a filter. A nested mapping is flattened, ``{"author": {"name": "x"}}`` to ``author_name``; where that
-    name is taken, or four levels down, the mapping is kept as a JSON string. Dates become ISO 8601 strings,
-    anything else its ``str``. An empty mapping disappears.
+    Where that name is taken, or four levels down, the mapping is kept as a JSON string.
     """
     flat: dict[str, object] = {}
     for key, value in given.items():

@@ -34,7 +34,8 @@ _FURNITURE = frozenset(
         "toctree-wrapper",
     ]
 )  # fmt: skip
-_SIGNS = frozenset("¶#§🔗∞")
+_SIGNS = frozenset("¶#§🔗∞\uf0c1")
+_AS_HEADING = re.compile(r"#{1,6} ")
 _MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
@@ -205,6 +206,8 @@ class _Writer:
         lines = [" ".join(line.split()) for line in "".join(self._line).split("\0")]
         text = (" " if self._prefix.startswith("#") else "\n").join(line for line in lines if line)
         self._line = []
+        if not self._prefix and _AS_HEADING.match(text):  # a comment of a program, or what the system's owner types
+            text = f"{_FENCE}\n{text}\n{_FENCE}"
         if text:
             self._append(self._prefix + text, tight=tight and self._prefix.lstrip().startswith("-"))
             self._prefix = ""

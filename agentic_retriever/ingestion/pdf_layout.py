@@ -375,17 +375,21 @@ def _aligned(run: Sequence[Sequence[_Line]]) -> _Line | None:
 
 # Running heads and feet: what stands at the same height on most pages, but for its numbers, or on the pages around.
 
-_MARGIN: Final = 0.15  # of the height of the page
+_MARGIN: Final = 0.1  # of the height of what is printed
 _MAX_RUNNING: Final = 4
 _AROUND: Final = 3
 _OUTER_NUMBER = re.compile(r"\W*\b(\d{1,4})\b|\b(\d{1,4})\W*$")
 
 
 def _without_running(pages: Sequence[Page]) -> None:
-    margins = [_margins(page.sheets[0]) if page.sheets else [] for page in pages]
+    printed = _printed([page.sheets[0] for page in pages if page.sheets])
+    margins = [_margins(page.sheets[0], *printed[page.sheets[0].top]) if page.sheets else [] for page in pages]
     keys = [{(side, key, y) for side, rows in enumerate(ends) for key, y, _ in rows} for ends in margins]
     counts = Counter(key for page in keys for one in page for key in _nearby(one))
-    offsets = [{one for rows in ends for one in _offsets(rows[:1], at)} for at, ends in enumerate(margins)]
+    offsets = [
+        {(side, one) for side, rows in enumerate(ends) for one in _offsets(rows[:1], at)}
+        for at, ends in enumerate(margins)
+    ]
     most = max(1, 0.4 * sum(bool(page.sheets) for page in pages))
     steady = {offset for offset, count in Counter(one for page in offsets for one in page).items() if count > most}
     kept: list[list[Word]] = []
@@ -396,7 +400,7 @@ def _without_running(pages: Sequence[Page]) -> None:
             for row in rows:
                 near = set(_nearby((side, *row[:2])))
                 often = counts[side, row[0], row[1]] > most or sum(key in near for key in around) > 1
-                numbered = row is rows[0] and not steady.isdisjoint(_offsets([row], at))
+                numbered = row is rows[0] and any((side, one) in steady for one in _offsets([row], at))
                 if not often and not numbered:
                     break
                 dropped.update(row[2])
@@ -405,6 +409,14 @@ def _without_running(pages: Sequence[Page]) -> None:
         for page, words in zip(pages, kept, strict=True):
             if page.sheets:
                 page.sheets[0].words = words
+
+
+def _printed(sheets: Sequence[Sheet]) -> dict[float, tuple[float, float]]:
+    """The heights between which anything stands on pages of one size: their margins may be wide."""
+    heights: dict[float, list[float]] = {}
+    for sheet in sheets:
+        heights.setdefault(sheet.top, []).extend(word.y for word in sheet.words)
+    return {size: (min(found, default=0.0), max(found, default=0.0)) for size, found in heights.items()}
 
 
 def _offsets(rows: Sequence[tuple[str, int, list[Word]]], at: int) -> set[int]:
@@ -417,11 +429,11 @@ def _nearby(key: tuple[int, str, int]) -> Iterator[tuple[int, str, int]]:
     return ((key[0], key[1], key[2] + step) for step in (-1, 0, 1))
 
 
-def _margins(sheet: Sheet) -> list[list[tuple[str, int, list[Word]]]]:
+def _margins(sheet: Sheet, top: float, bottom: float) -> list[list[tuple[str, int, list[Word]]]]:
     """The outermost rows at the top and at the bottom: text without its numbers, height, and words."""
-    zone = _MARGIN * (sheet.bottom - sheet.top)
-    high = [word for word in sheet.words if word.y < sheet.top + zone]
-    low = [word for word in sheet.words if word.y > sheet.bottom - zone]
+    zone = _MARGIN * (bottom - top)
+    high = [word for word in sheet.words if word.y < top + zone]
+    low = [word for word in sheet.words if word.y > bottom - zone]
     rows = [_row_groups(_lines(high))[:_MAX_RUNNING], _row_groups(_lines(low))[::-1][:_MAX_RUNNING]]
     return [
         [

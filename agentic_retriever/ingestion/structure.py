@@ -372,6 +372,7 @@ BlockKind = Literal["heading", "text", "list", "table", "code"]
 LINE = re.compile(r"(.*)\n|(.+)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _UNDERLINE = re.compile(r" {0,3}(={3,}|-{3,})[ \t\r]*$")
+_COLUMNS = re.compile(r"\S {3,}\S.*\S {3,}\S")  # a table's head, as a terminal shows it
 _DELIMITER_CELL = re.compile(r"[ \t]*:?-+:?[ \t\r]*")
 _MAX_ROW_CHARS = 20_000
 _MAX_HEAD_CHARS = 1000
@@ -484,7 +485,13 @@ class _Scanner:
         if not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
             return None
         underline = _UNDERLINE.match(below)
-        if underline is None or "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line):
+        if (
+            underline is None
+            or "|" in line
+            or _LIST_ITEM.match(line)
+            or _UNDERLINE.match(line)
+            or _COLUMNS.search(line)
+        ):
             return None
         heading = label(line.strip(), level=1 if underline[1][0] == "=" else 2)
         return self._block(self._at, self._at + 1, "heading", heading)

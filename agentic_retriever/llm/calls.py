@@ -235,11 +235,7 @@ def _kind_by_class(err: BaseException) -> FailureKind:
 def own_error(
     err: BaseException, *, who: str, timeout_s: float, secrets: Sequence[str]
 ) -> errors.AgenticRetrieverError:
-    """Turn a foreign error into one of ours with its cause, to be raised out of the handler.
-
-    The text of ``err`` is left out: it may hold the provider's raw body, the prompt or a key. Where it holds one of the
-    secrets, a stand-in takes its place as the cause too.
-    """
+    """Turn a foreign error into one of ours, without its text, which may hold a reply, the prompt or a key."""
     kind = failure_kind(err)
     status = getattr(err, "status_code", None)
     detail = f"HTTP {status}" if isinstance(status, int) and status > 0 else type(err).__name__

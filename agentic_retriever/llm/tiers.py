@@ -44,11 +44,7 @@ _MAX_STREAMS: Final = 64
 
 
 def share_s(left_s: float, followers: int, reserve_s: float = RESERVE_S) -> float:
-    """Say how much of the time that is left one tier may use, when some others may still be asked after it.
-
-    The last one may use all of it. One that others follow may use half, or more as long as each of the others keeps
-    ``reserve_s``: of 60 s the first of three gets 40, of 2 s it gets 1.
-    """
+    """Say how much of the time that is left one tier may use: half, or what leaves the others ``reserve_s`` each."""
     return left_s if followers < 1 else max(left_s / 2, left_s - reserve_s * followers)
 
 

@@ -215,9 +215,7 @@ def _read_fusion(path: Path, _stamp: object) -> FusionModel:
 def dense_excess(best: float | None, profile: IndexProfile | None, words: float = 1.0) -> float | None:
     """Tell how far the best cosine of a search stands above chance, less what the best score by words says.
 
-    Chance is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
-    always near, does not count as one that knows the answer. Scores are scaled to their best before they are merged;
-    only here it counts whether that has many rare words of the question or one common word.
+    Chance is the median of the largest of ``n`` standard normal numbers: in a large index something is always near.
     """
     if best is None or profile is None or profile.nodes < MIN_NODES or not profile.background_std > 0 or words <= 0:
         return None

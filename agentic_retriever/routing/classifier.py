@@ -283,10 +283,7 @@ def sample_cosines(vector: Vector, known: _Known, share: float = BACKGROUND_SHAR
 
 
 def _nearest_means(vector: Vector, known: _Known) -> list[float]:
-    """Mean cosine to the nearest samples of each index; of many, only the nearest by few samples are looked at closely.
-
-    OpenBLAS shares no product of so few rows among threads, which would wait for each other on a busy machine.
-    """
+    """Mean cosine to the nearest samples of each index; of many, only the nearest by a few are looked at closely."""
     if len(known.profiles) <= _FEW:
         return [_nearest_mean(vector, known.sample(at)) for at in range(len(known.profiles))]
     cosines = np.concatenate([rows @ vector for rows in known.glances]).reshape(known.absent.shape) + known.absent

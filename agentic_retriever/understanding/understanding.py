@@ -722,11 +722,7 @@ class Rung:
 
 
 def relaxed(clauses: Sequence[Clause], filters: MetadataFilters | None = None) -> Iterator[Rung]:
-    """Go through successive filters for a question: all clauses, then without one, then without two, and so on.
-
-    The least certain clauses go first, and of those that are as certain the last in the question, so that an impossible
-    one goes and those that are right stay. The caller's own filters are part of every rung; the last has them alone.
-    """
+    """Go through filters for a question: with all clauses, then without the least certain one, then without two."""
     order = sorted(range(len(clauses)), key=lambda at: (clauses[at].certainty, -at))
     for count in range(len(order) + 1):
         together = len(order) > _MAX_COMBINED and count > 1

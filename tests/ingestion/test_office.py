@@ -207,8 +207,9 @@ def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one
     ],
 )  # fmt: skip
 def test_what_surrounds_the_text_of_a_page_is_left_out_and_most_of_its_words_never(read_one, furniture):
-    page = f'<h1 id="a">Title<a class="headerlink" href="#a">¶</a></h1>{furniture}<p>All of the text.'
+    page = f'<h1 id="a">Title<a href="#a">¶</a><a href="#a">\uf0c1</a></h1>{furniture}<p>All of the text.'
     doc = read_one("a.html", page)
     assert isinstance(doc, SourceDocument)
     assert (doc.title, doc.text) == ("Title", "# Title\n\nAll of the text.")
     assert read_one("b.html", '<div class="toc"><p>All of it stands here.</div>').text == "All of it stands here."
+    assert read_one("c.html", "<h1>T</h1><p class=code># mkfs $P<br># x").text == "# T\n\n```\n# mkfs $P\n# x\n```"

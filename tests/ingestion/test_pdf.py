@@ -114,6 +114,19 @@ def test_headings_rank_by_size_and_number_and_running_heads_and_feet_are_left_ou
     assert doc.text[second.start : second.end].startswith("Un vehículo puede llevar dos luces de cruce.")
 
 
+def test_numbers_of_pages_are_left_out_within_wide_margins_and_those_of_sections_are_kept(read_one):
+    paper = Paper()
+    paper.footer = lambda: (paper.set_y(-100), paper.cell(0, 5, str(paper.page_no()), align="C"))
+    paper.set_auto_page_break(auto=True, margin=110)
+    paper.set_top_margin(90)
+    for heading in ("", "2 Zweiter Teil", "", "", ""):
+        paper.add_page()
+        paper.line(heading, size=16)
+        paper.paragraph(FILLER * 3)
+    lines = read_one("a.pdf", paper.data).text.split("\n")
+    assert [line for line in lines if line[:1].isdigit() or line.startswith("#")] == ["# 2 Zweiter Teil"]
+
+
 def test_a_citation_names_the_page_of_its_quote(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_bytes(regulation())

@@ -37,12 +37,10 @@ PARTS = ["the price of oil", "the price of gas"]
 @pytest.fixture
 def index(make_index):
     texts = {
-        "n1": ("the price of oil rose", "en"),
-        "n2": ("gas is cheap, its price fell", "en"),
-        "n3": ("compare offers before you buy", "en"),
-        "n4": ("the price of gas in Spain", "es"),
+        "n1": ("the price of oil rose", "en"), "n2": ("gas is cheap, its price fell", "en"),
+        "n3": ("compare offers before you buy", "en"), "n4": ("the price of gas in Spain", "es"),
         "n5": ("stars over the desert", "es"),
-    }
+    }  # fmt: skip
     return make_index([TextNode(id_=i, text=text, metadata={"lang": lang}) for i, (text, lang) in texts.items()])
 
 

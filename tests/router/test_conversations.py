@@ -243,12 +243,9 @@ def test_memory_serves_many_threads():
 
 def test_messages_become_turns():
     said = [
-        ("system", "Be brief", ""),
-        ("assistant", "Hello", ""),
-        ("user", "A?", ""),
-        ("assistant", "B", ""),
+        ("system", "Be brief", ""), ("assistant", "Hello", ""), ("user", "A?", ""), ("assistant", "B", ""),
         ("user", "C?", "D?"),
-    ]
+    ]  # fmt: skip
     assert turns_of(said) == (Turn(query="A?", answer="B"), Turn(query="C?", understood_as="D?"))
 
 

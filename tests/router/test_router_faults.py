@@ -218,13 +218,10 @@ def test_sentences_that_are_embedded_too_slowly_are_chosen_by_their_words(make_r
 
 
 STREAM_FAULTS = {
-    "hang": mode("hang"),
-    "500": status(500),
-    "error event": body(stream_body("ollama", [], error="overloaded")),
-    "html": body(b"<html>"),
-    "blank": body(stream_body("ollama", [" ", "\n"])),
+    "hang": mode("hang"), "500": status(500), "error event": body(stream_body("ollama", [], error="overloaded")),
+    "html": body(b"<html>"), "blank": body(stream_body("ollama", [" ", "\n"])),
     "thoughts only": mode("cut", stream_body("ollama", ["<think>", "hm"], finish=None)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
