@@ -47,12 +47,7 @@ def fingerprint(facts: object) -> str:
 
 
 class Journal:
-    """Results that are appended one by one, so that an interrupted measurement goes on; not for several threads.
-
-    Each result is one line that is written at once, so after a crash every line is whole but for the last, which then
-    counts as not written. A file that is damaged, or belongs to another measurement, counts as none. Without a path
-    results are only held in memory.
-    """
+    """Results appended one by one, a line each, so that an interrupted measurement goes on; not for several threads."""
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
         self._path, self._file = path, None

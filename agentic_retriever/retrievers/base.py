@@ -427,11 +427,7 @@ def filter_plan(index: Index, filters: MetadataFilters | None, depth: int) -> Fi
 def run_sides(
     workers: Workers, sides: Mapping[str, Callable[[], T]], *, timeout_s: Callable[[], float]
 ) -> tuple[dict[str, T], dict[str, errors.AgenticRetrieverError]]:
-    """Run the sides at the same time, the first one in the calling thread; one that fails never fails the others.
-
-    A side that no worker has begun by the time it is needed is taken back and run here. So it is safe to call this from
-    a thread of the same pool, and a pool that is full of slow calls only makes the search sequential.
-    """
+    """Run the sides at the same time; one that fails never fails the others, one that no worker began is run here."""
     futures: dict[str, Future[T]] = {}
     for name in [*sides][1:]:
         with suppress(errors.AgenticRetrieverError):  # the pool is closed or full; the calling thread can do it

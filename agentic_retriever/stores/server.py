@@ -599,11 +599,7 @@ class ServerWords:
         self, vector: Sequence[float], text: str, top_k: int, *, depth: int, alpha: float, rrf_k: int,
         filters: MetadataFilters | None = None,
     ) -> list[points.Hit] | None:  # fmt: skip
-        """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot.
-
-        It takes ``1 / (rank / weight + k - 1)``, ranks from 1. With weights of 1 and ``k`` one higher that is the usual
-        formula.
-        """
+        """Let the server merge both by ``1 / (rank / weight + k - 1)``, ranks from 1; ``None`` where it cannot."""
         store, words = self._store, self._question(text)
         wanted = store._select(filters)
         if not words.indices or not wanted.exact or not 0 < alpha < 1:

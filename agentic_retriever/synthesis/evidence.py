@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from agentic_retriever.indices.profile import MAX_TERMS, IndexProfile
 from agentic_retriever.schema import Citation, examined, frozen
 from agentic_retriever.synthesis.context import ContextPassage, Evidence
+from agentic_retriever.synthesis.extractive import lacks_price
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
-from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
+from agentic_retriever.text.tokens import absent, identifiers, kind_of, without_asking, without_requests
 
 Figures = Mapping[str, float | None]
 
@@ -35,6 +36,8 @@ AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
 _KEY: Final = re.compile(r"(?<![\d.,])\d{3,}(?![\d.,])")  # by which a row of a table is asked for, such as a year
+_SERIES: Final = 3
+_CAPITAL_NOUNS: Final = frozenset({"de", "lb"})
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
 
 
@@ -54,7 +57,7 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
         by_cosines = {**by_cosines, "contrast": None, "beyond": None, "tailored": None}  # a model knows no numbers
     return {
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
-        **_by_names(query, passages, known.profile),
+        **_by_names(query, passages, known.profile, foreign=foreign),
         **by_words,
         **by_cosines,
     }
@@ -120,7 +123,7 @@ def _weights(
     rarest = math.log(2 * size + 2)
     rarity = {term: math.log((size + 1) / (min(size, counts.get(term, 0)) + 0.5)) / rarest for term in terms}
     weights = {term: _LEAST_WEIGHT + (1 - _LEAST_WEIGHT) * rare for term, rare in rarity.items()}
-    if profile is None or not profile.whole or len(counts) >= MAX_TERMS:
+    if profile is None or not _knows_all_words(profile):
         return weights, None
     return weights, math.fsum(weights[term] for term in terms if term not in counts) / math.fsum(weights.values())
 
@@ -132,7 +135,9 @@ def _same_place(one: ContextPassage, other: ContextPassage) -> bool:
     return overlap > 0 or (bool(one.section) and one.section == other.section)
 
 
-def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProfile | None) -> dict[str, float | None]:
+def _by_names(
+    query: str, passages: Sequence[ContextPassage], profile: IndexProfile | None, *, foreign: bool
+) -> dict[str, float | None]:
     """Count what the question calls by name, code or number and the passages do not have."""
     named = _named(query)
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
@@ -141,10 +146,31 @@ def _by_names(query: str, passages: Sequence[ContextPassage], profile: IndexProf
     there = {term for text in texts for term in tokens(text)} if missing else set()  # "January" stands in 2012-01-04
     missing = [name for name in missing if not there.issuperset(tokens(name))]
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
+    of_a_series = profile is not None and any(_is_of_a_series(code, profile.identifiers) for code in codes)
+    strange = profile is not None and not foreign and _has_strange_name(query, profile)
     return {
         "absent_names": math.log1p(len(missing)),
-        "absent_codes": float(bool(codes)),
+        "absent_codes": float(bool(codes) or strange or lacks_price(query, texts)) + of_a_series,
     }
+
+
+def _is_of_a_series(code: str, known: Mapping[str, frozenset[str]]) -> bool:
+    """Tell whether an index has several others that begin with the same letters, such as NS-1, NS-3 and NS-5."""
+    letters = code.rstrip("0123456789.")
+    others = known.get(kind_of(code), ())
+    return bool(letters) and sum(one.rstrip("0123456789.") == letters for one in others) >= _SERIES
+
+
+def _has_strange_name(query: str, profile: IndexProfile) -> bool:
+    """Tell whether a question has a name that no node of the index has, where all words of the index are known."""
+    if not _knows_all_words(profile) or detect_language(query) in _CAPITAL_NOUNS:
+        return False
+    terms = map(Tokenizer(profile.language).tokens, filter(str.isalpha, _named(query)))
+    return any(found and profile.document_frequency.keys().isdisjoint(found) for found in terms)
+
+
+def _knows_all_words(profile: IndexProfile) -> bool:
+    return profile.whole and len(profile.document_frequency) < MAX_TERMS
 
 
 def _named(query: str) -> set[str]:

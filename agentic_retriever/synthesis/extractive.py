@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -38,7 +38,7 @@ Weights = Mapping[str, float]
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
-NUMERIC: Final = frozenset({"count", "number", "amount", "date", "duration", "percent", "time"})
+NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
 _ANY_NUMBER: Final = 0.6
 _NUMBER_WORD: Final = 0.5
@@ -98,6 +98,11 @@ def satisfaction(kinds: AbstractSet[str], text: str, query: str) -> float:
     defaults = DEFAULT in kinds and _patterns("shows")[DEFAULT].search(body) is not None
     shown = (_has(kind, body, query) for kind in kinds - {DEFAULT} if kind in _patterns("shows"))
     return max(shown, default=0.0) + counts + defaults
+
+
+def lacks_price(query: str, texts: Iterable[str]) -> bool:
+    """Tell whether a price is asked for and no text has one."""
+    return "price" in _asked_kinds(query) and not any(map(_patterns("shows")["price"].search, texts))
 
 
 @lru_cache(1_000)

@@ -73,11 +73,7 @@ def keys_in(text: str) -> frozenset[str]:
 
 
 def foreign_thai_names(sentence: str, near: str, whole: str) -> Iterator[str]:
-    """Find the Thai names of a sentence that a source does not have.
-
-    A Thai name has no capital and often no end, so it is what stands behind a title or a kind of place. It must agree
-    with what stands behind the same word nearby, or else anywhere in the source.
-    """
+    """Find the Thai names of a sentence, behind a title or a kind of place, that a source does not have."""
     for match in _THAI_NAME.finditer(sentence):
         group = _PERSON if match["kind"] in _PERSON.split("|") else match["kind"]
         nearby = _behind(group, near)

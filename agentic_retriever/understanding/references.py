@@ -13,12 +13,7 @@ _ARTICLE_WORD_RE: Final = re.compile(r"^(?:the|el|la|los|las|le|les|o|os|as)\s+"
 
 
 class ReferenceMap:
-    """Resolves references to chunks.
-
-    A reference that names a document by words of its title goes there; one that names none, or its own, stays in its
-    own document. An article that is not in its own document goes to the only one that has it. A name that fits no
-    title leads nowhere, since it means a document that is not in the index.
-    """
+    """Resolves references to chunks: in the document that is named, in its own, or the only one that has it."""
 
     def __init__(self, outlines: Mapping[str, Outline]) -> None:
         self._outlines = outlines

@@ -59,13 +59,10 @@ def up(make_server):
 
 def tiers(url):
     return {
-        "AGENTIC_RETRIEVER_LLM": "ollama:llama3:8b",
-        "AGENTIC_RETRIEVER_LLM_CLOUD": "openrouter:openai/gpt-4o-mini",
-        "AGENTIC_RETRIEVER_LLM_SMALL": "ollama:small",
-        "OLLAMA_BASE_URL": url,
-        "AGENTIC_RETRIEVER_OPENROUTER_BASE_URL": f"{url}/api/v1",
-        "OPENROUTER_API_KEY": "sk-canary",
-    }
+        "AGENTIC_RETRIEVER_LLM": "ollama:llama3:8b", "AGENTIC_RETRIEVER_LLM_CLOUD": "openrouter:openai/gpt-4o-mini",
+        "AGENTIC_RETRIEVER_LLM_SMALL": "ollama:small", "OLLAMA_BASE_URL": url,
+        "AGENTIC_RETRIEVER_OPENROUTER_BASE_URL": f"{url}/api/v1", "OPENROUTER_API_KEY": "sk-canary",
+    }  # fmt: skip
 
 
 ROLES = ("primary model", "cloud model", "small model")

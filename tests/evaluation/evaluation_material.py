@@ -24,12 +24,10 @@ BOATS = {
     "b5": "The harbour master keeps the mooring list.",
 }
 BREAD = {
-    "r1": "Knead the dough for ten minutes.",
-    "r2": "Sourdough rises overnight in the bowl.",
-    "r3": "Bake the loaf in a hot oven.",
-    "r4": "Rye flour needs more water.",
+    "r1": "Knead the dough for ten minutes.", "r2": "Sourdough rises overnight in the bowl.",
+    "r3": "Bake the loaf in a hot oven.", "r4": "Rye flour needs more water.",
     "r5": "The crust turns brown in the oven.",
-}
+}  # fmt: skip
 BOAT_QUERIES = {"q1": ("when does the ferry leave the harbour", "b1"), "q2": ("how heavy is the anchor chain", "b3")}
 BREAD_QUERIES = {"q1": ("how long to knead the dough", "r1"), "q2": ("rye flour and water", "r4")}
 

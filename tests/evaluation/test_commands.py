@@ -151,12 +151,10 @@ def test_train_without_installing(cli, tmp_path):
 CANARY = "canary-0badc0ffee"
 NOWHERE = "127.0.0.1:9"
 SECRETS = {
-    "OPENROUTER_API_KEY": f"sk-{CANARY}",
-    f"{PREFIX}OPENROUTER_BASE_URL": f"http://{NOWHERE}/v1",
-    "QDRANT_API_KEY": f"qd-{CANARY}",
-    "COHERE_API_KEY": f"co-{CANARY}",
+    "OPENROUTER_API_KEY": f"sk-{CANARY}", f"{PREFIX}OPENROUTER_BASE_URL": f"http://{NOWHERE}/v1",
+    "QDRANT_API_KEY": f"qd-{CANARY}", "COHERE_API_KEY": f"co-{CANARY}",
     f"{PREFIX}REDIS_URL": f"redis://:{CANARY}@{NOWHERE}/0",
-}
+}  # fmt: skip
 
 
 class Talkative(FakeEmbedding):

@@ -100,9 +100,7 @@ def test_questions_file(tmp_path):
             {"query": "why is the sky blue", "index": None, "answerable": False},
             {"query": "who knows", "index": None},
             {"query": "odd", "index": 3, "strategy": "telepathy", "complexity": "hard", "doc_ids": "b1"},
-            {"id": "a", "query": "twice", "index": "boats"},
-            {"id": "b", "index": "boats"},
-            "{",
+            {"id": "a", "query": "twice", "index": "boats"}, {"id": "b", "index": "boats"}, "{",
         ],
     )  # fmt: skip
     dataset = datasets.load_dataset(path)

@@ -670,15 +670,12 @@ def test_unusable_documents_are_reported_in_their_place():
     found = list(
         from_llama_documents(
             [
-                Document(id_="a", text="text"),
-                Document(id_="b", text="  "),
-                Document(id_="a", text="again"),
-                Document(id_=" ", text="text"),
-                Document(id_="c", text="text", metadata={"_node_content": "x"}),
+                Document(id_="a", text="text"), Document(id_="b", text="  "), Document(id_="a", text="again"),
+                Document(id_=" ", text="text"), Document(id_="c", text="text", metadata={"_node_content": "x"}),
                 Document(id_="d", text="text", metadata={"doc_id": "d"}),
             ]
         )
-    )
+    )  # fmt: skip
     assert [found[at].doc_id for at in (0, 5)] == ["a", "d"]
     reasons = [item.reason for item in found if isinstance(item, SkippedSource)]
     assert [

@@ -356,11 +356,8 @@ def test_adding_a_folder_keeps_the_same_records(bench, tmp_path):
     bench.router.add_index(INDEX, folder)
     cats = next(one for one in bench.documents.list() if one.doc_id == "cats.md")
     assert (cats.status, cats.filename, cats.stored_filename, cats.title) == (
-        DocumentStatus.INDEXED,
-        "cats.md",
-        "",
-        "Cats",
-    )
+        DocumentStatus.INDEXED, "cats.md", "", "Cats",
+    )  # fmt: skip
     assert bench.documents.file(cats.id) == folder / "cats.md"
     assert bench.upload(CATS, "other.md").id == cats.id
     bench.process(bench.documents.update(cats.id, title="Felines", tags=["pet"]))

@@ -329,13 +329,11 @@ RELATIONSHIPS = st.dictionaries(
     st.sampled_from(NodeRelationship), RELATED | st.lists(RELATED, max_size=2), max_size=3
 )  # fmt: skip
 PARTS = {
-    "id_": NAMES,
-    "metadata": METADATA,
-    "relationships": RELATIONSHIPS,
+    "id_": NAMES, "metadata": METADATA, "relationships": RELATIONSHIPS,
     "excluded_embed_metadata_keys": st.lists(NAMES, max_size=3),
     "excluded_llm_metadata_keys": st.lists(NAMES, max_size=3),
     "embedding": st.none() | st.lists(st.floats(-1, 1), max_size=3),
-}
+}  # fmt: skip
 NODES = st.one_of(
     st.builds(TextNode, text=NAMES, start_char_idx=st.none() | st.integers(0, 9), **PARTS),
     st.builds(IndexNode, text=NAMES, index_id=NAMES, **PARTS),

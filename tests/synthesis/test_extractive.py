@@ -19,6 +19,7 @@ from store_tools import copied_store
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import EmbeddingError
+from agentic_retriever.indices.profile import ProfiledNode, collect_identifiers
 from agentic_retriever.sample import load_questions
 from agentic_retriever.schema import Complexity
 from agentic_retriever.synthesis import (
@@ -31,7 +32,7 @@ from agentic_retriever.synthesis import (
 )
 from agentic_retriever.synthesis.confidence import SIGNS, default_models, supported_share
 from agentic_retriever.synthesis.evidence import figures_of
-from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, shown
+from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, lacks_price, shown
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.numbers import numbers_in
 
@@ -381,6 +382,22 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     assert models.right.probability(other) < models.right.probability(there)
     assert models.answered.probability(other) < models.answered.probability(there)
     assert figures("", [])["unseen"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("query", "least"),
+    [
+        ("What is the meal allowance in Gdansk?", 1), ("What is the allowance of form NS-9?", 2),
+        ("What is the allowance of E-9?", 1), ("What does a meal cost?", 1), ("How much do we pay for form NS-1?", 1),
+        ("What is the meal allowance?", 0), ("Was ist die Allowance für Gdansk?", 0),
+    ],
+)  # fmt: skip
+def test_names_prices_and_numbers_of_a_series_that_are_nowhere_speak_against_an_answer(nearness, query, least):
+    known, forms = nearness(3.0), [f"NS-{n}" for n in (1, 2, 3)]
+    profile = replace(known.profile, identifiers=collect_identifiers([ProfiledNode(n, n, {}) for n in forms]))
+    for text, found in (("is set by the board", least), ("is 9 dollars", 0 if lacks_price(query, []) else least)):
+        nodes = [make_node(f"The daily meal allowance {text}.", start=0)]
+        assert figures(query, nodes, replace(known, profile=profile))["absent_codes"] == found
 
 
 def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):
