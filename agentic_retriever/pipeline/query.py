@@ -748,6 +748,7 @@ class Pipeline:
             by_words={node_id: score for node_id, score in scores.items() if score is not None},
             looked_up=frozenset(looked_up),
             settled=run.settled,
+            expanded=tuple(run.forms),
         )
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:

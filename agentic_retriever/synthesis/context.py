@@ -248,6 +248,7 @@ class Evidence:
     by_words: Mapping[str, float] = field(default_factory=dict)  # BM25 scores of the nodes that it found
     looked_up: frozenset[str] = frozenset()  # ids of the nodes that the question names by the number of their part
     settled: tuple[str, ...] = ()  # the words of the question that conditions say, which all nodes satisfy
+    expanded: tuple[str, ...] = ()  # terms of the question of which other forms were searched, too
 
     def left_of(self, query: str) -> str:
         """What a question asks beside its conditions: their words are neither sought in the passages nor missed."""

@@ -57,7 +57,7 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
         by_cosines = {**by_cosines, "contrast": None, "beyond": None, "tailored": None}  # a model knows no numbers
     return {
         "documents": math.log(max(1, len({one.doc_id for one in cited}))),
-        **_by_names(query, passages, known.profile, foreign=foreign),
+        **_by_names(query, passages, known, foreign=foreign),
         **by_words,
         **by_cosines,
     }
@@ -136,10 +136,10 @@ def _same_place(one: ContextPassage, other: ContextPassage) -> bool:
 
 
 def _by_names(
-    query: str, passages: Sequence[ContextPassage], profile: IndexProfile | None, *, foreign: bool
+    query: str, passages: Sequence[ContextPassage], known: Evidence, *, foreign: bool
 ) -> dict[str, float | None]:
     """Count what the question calls by name, code or number and the passages do not have."""
-    named = _named(query)
+    named, profile = _named(query), known.profile
     texts = [f"{passage.header}\n{passage.shown}".casefold() for passage in passages]
     tokens = Tokenizer(profile.language if profile is not None else detect_language(query)).tokens
     missing = [name for name in named if not any(name in text for text in texts)]
@@ -147,7 +147,7 @@ def _by_names(
     missing = [name for name in missing if not there.issuperset(tokens(name))]
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
     of_a_series = profile is not None and any(_is_of_a_series(code, profile.identifiers) for code in codes)
-    strange = profile is not None and not foreign and _has_strange_name(query, profile)
+    strange = profile is not None and not foreign and _has_strange_name(query, profile, known.expanded)
     return {
         "absent_names": math.log1p(len(missing)),
         "absent_codes": float(bool(codes) or strange or lacks_price(query, texts)) + of_a_series,
@@ -161,11 +161,12 @@ def _is_of_a_series(code: str, known: Mapping[str, frozenset[str]]) -> bool:
     return bool(letters) and sum(one.rstrip("0123456789.") == letters for one in others) >= _SERIES
 
 
-def _has_strange_name(query: str, profile: IndexProfile) -> bool:
+def _has_strange_name(query: str, profile: IndexProfile, expanded: Sequence[str]) -> bool:
     """Tell whether a question has a name that no node of the index has, where all words of the index are known."""
     if not _knows_all_words(profile) or detect_language(query) in _CAPITAL_NOUNS:
         return False
-    terms = map(Tokenizer(profile.language).tokens, filter(str.isalpha, _named(query)))
+    names = _named(query).difference(" ".join(expanded).casefold().split())
+    terms = map(Tokenizer(profile.language).tokens, filter(str.isalpha, names))
     return any(found and profile.document_frequency.keys().isdisjoint(found) for found in terms)
 
 

@@ -17,12 +17,10 @@ from agentic_retriever.testing.fakes import FakeEmbedding
 
 DIMENSION = 32
 BOATS = {
-    "b1": "The ferry leaves the harbour at nine.",
-    "b2": "A sail tears in strong wind.",
-    "b3": "The anchor chain weighs two tons.",
-    "b4": "Every boat needs a life vest.",
+    "b1": "The ferry leaves the harbour at nine.", "b2": "A sail tears in strong wind.",
+    "b3": "The anchor chain weighs two tons.", "b4": "Every boat needs a life vest.",
     "b5": "The harbour master keeps the mooring list.",
-}
+}  # fmt: skip
 BREAD = {
     "r1": "Knead the dough for ten minutes.", "r2": "Sourdough rises overnight in the bowl.",
     "r3": "Bake the loaf in a hot oven.", "r4": "Rye flour needs more water.",

@@ -508,15 +508,13 @@ def test_html_titles(read_one, html, title):
 @pytest.mark.parametrize(
     "data",
     [
-        "<p>señal</p>".encode(),
-        b"\xef\xbb\xbf" + "<p>señal</p>".encode(),
+        "<p>señal</p>".encode(), b"\xef\xbb\xbf" + "<p>señal</p>".encode(),
         '<meta charset="iso-8859-1"><p>señal</p>'.encode("latin-1"),
-        "<p>señal, una palabra entre otras más</p>".encode("cp1252"),
-        "<p>señal</p>".encode("utf-16"),
+        "<p>señal, una palabra entre otras más</p>".encode("cp1252"), "<p>señal</p>".encode("utf-16"),
         '<meta charset="no-such-thing"><p>señal, una palabra entre otras más</p>'.encode("cp1252"),
         '<meta http-equiv="Content-Type" content="text/html; charset=tis-620"><p>โฉนด</p>'.encode("tis-620"),
     ],
-)
+)  # fmt: skip
 def test_html_encodings(read_one, data):
     assert read_one("a.htm", data).text.startswith(("señal", "โฉนด"))
 

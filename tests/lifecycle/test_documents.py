@@ -35,11 +35,8 @@ def test_an_upload_is_acknowledged_when_it_is_safe_and_indexed_by_a_worker(bench
     assert bench.found() == {}
     done = bench.process(record)
     assert (done.status, done.processing_progress, done.total_chunks, done.version) == (
-        DocumentStatus.INDEXED,
-        100,
-        1,
-        1,
-    )
+        DocumentStatus.INDEXED, 100, 1, 1,
+    )  # fmt: skip
     assert done.metadata["year"] == 2020
     assert done.metadata["_origins"] == {"year": "caller", "tags": "caller", "language": "text"}
     assert (done.title, done.tags, done.created_at) == ("Felines", ("pet",), record.created_at)

@@ -393,11 +393,13 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     ],
 )  # fmt: skip
 def test_names_prices_and_numbers_of_a_series_that_are_nowhere_speak_against_an_answer(nearness, query, least):
-    known, forms = nearness(3.0), [f"NS-{n}" for n in (1, 2, 3)]
-    profile = replace(known.profile, identifiers=collect_identifiers([ProfiledNode(n, n, {}) for n in forms]))
+    known, forms = nearness(3.0), [ProfiledNode(f"n{n}", f"NS-{n}", {}) for n in (1, 2, 3)]
+    known = replace(known, profile=replace(known.profile, identifiers=collect_identifiers(forms)))
     for text, found in (("is set by the board", least), ("is 9 dollars", 0 if lacks_price(query, []) else least)):
         nodes = [make_node(f"The daily meal allowance {text}.", start=0)]
-        assert figures(query, nodes, replace(known, profile=profile))["absent_codes"] == found
+        assert figures(query, nodes, known)["absent_codes"] == found
+    spelt_out = replace(known, expanded=("City of Gdansk",))
+    assert "Gdansk" not in query or figures(query, nodes, spelt_out)["absent_codes"] == 0
 
 
 def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):
