@@ -253,7 +253,7 @@ def neighbour_mean(sample: Matrix) -> float:
 
 
 def count_languages(nodes: Sequence[ProfiledNode]) -> Counter[str]:
-    """Count the nodes by language, of many every so manieth; without those whose language cannot be told."""
+    """Count nodes by language, of many those at equal distances; none whose language cannot be told."""
     counts: Counter[str] = Counter()
     for node in nodes[:: -(-len(nodes) // _EXAMINED_NODES) or 1]:
         language = node.metadata.get("language")

@@ -44,7 +44,7 @@ _MAX_STREAMS: Final = 64
 
 
 def share_s(left_s: float, followers: int, reserve_s: float = RESERVE_S) -> float:
-    """Say how much of the time that is left one tier may use: half, or what leaves the others ``reserve_s`` each."""
+    """Say how much of the time left one tier may use: the last all, else half or all but the others' reserve."""
     return left_s if followers < 1 else max(left_s / 2, left_s - reserve_s * followers)
 
 
@@ -277,7 +277,7 @@ def build_client(config: RouterConfig, *, models: Mapping[Tier, LLM] | None = No
 
 def context_window(context_chars: int) -> int:
     """Size a model's context, in tokens, for so much source text: a multiple of 1,024 from 4,096 to 32,768."""
-    tokens = context_chars * 3 // 8 + 2 * MAX_ANSWER_TOKENS
+    tokens = context_chars * 3 // 8 + 2 * MAX_ANSWER_TOKENS  # of scripts with spaces; of dense ones fewer passages fit
     return min(32_768, max(4_096, -(-tokens // 1_024) * 1_024))
 
 
