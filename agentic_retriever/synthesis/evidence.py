@@ -147,10 +147,11 @@ def _by_names(
     missing = [name for name in missing if not there.issuperset(tokens(name))]
     codes = absent(identifiers(query), profile.identifiers) if profile is not None else []
     of_a_series = profile is not None and any(_is_of_a_series(code, profile.identifiers) for code in codes)
+    foreign = foreign or any(_is_foreign(query, [one], None) for one in passages)  # "Norway" stands there as "Norwegen"
     strange = profile is not None and not foreign and _has_strange_name(query, profile, known.expanded)
     return {
         "absent_names": math.log1p(len(missing)),
-        "absent_codes": float(bool(codes) or strange or lacks_price(query, texts)) + of_a_series,
+        "absent_codes": float(bool(codes) or strange) + of_a_series + 2 * lacks_price(query, texts),
     }
 
 

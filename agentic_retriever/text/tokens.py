@@ -92,6 +92,7 @@ class WordRules:
         self._endings = _ENDINGS.get(language, ())
         self._stopwords = frozenset(fold(word) for word in stopwords(language))
         self._months: Mapping[str, list[str]] = section("dates").get(language, {"months": {}})["months"]
+        self._short = {form[:-1]: forms[0] for forms in self._months.values() for form in forms if form[-1] == "."}
         # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
         self._stemmer = Stemmer.Stemmer(_STEMMERS[language], 0) if language in _STEMMERS else None
         self._lock = threading.Lock()
@@ -128,7 +129,7 @@ class WordRules:
         mixed = _MIXED_RE.fullmatch(bare)
         if mixed:
             return [bare, *(part for part in mixed.groups() if part and part not in self._stopwords)]
-        return [self._stem(word)] if bare else []
+        return [self._stem(one) for one in (word, self._short.get(word)) if one] if bare else []
 
     def _stem(self, word: str) -> str:
         if self._accents_first:

@@ -109,6 +109,7 @@ def test_stop_words_written_as_codes_are_kept() -> None:
         ("th", "น้ำ", "น\u0e4d\u0e49า"), ("th", "แมว", "เเมว"), ("en", "NS-3", "ns3"), ("en", "e-mail", "Email"),
         ("en", "１２３", "123"), ("en", "2012-01-04", "4 January 2012"), ("es", "2012/1/4", "4 de enero de 2012"),
         ("ru", "2012-05-14T12:30", "14 мая"), ("fr", "2012-08", "août 2012"), ("en", "version 3.0.0", "version 3"),
+        ("en", "DEC 1997", "December 1997"), ("en", "Sept. 4", "4 September"),
     ],
 )  # fmt: skip
 def test_other_spelling_finds_it(language: str, written: str, typed: str) -> None:
