@@ -92,10 +92,6 @@ class IndexProfile:
     whole: bool = True  # made from all nodes, and not from a description alone; saved profiles always were
     languages: Sequence[str] = ()  # each that at least one node in twenty is written in; () where it was not counted
 
-    def is_in(self, language: str) -> bool:
-        """Tell whether part of the index is in a language; true where one of them cannot be told."""
-        return UNDETERMINED in {language, self.language} or language in (self.languages or [self.language])
-
     def _repr_html_(self) -> str:
         return render("profile.html", profile=self)
 

@@ -21,7 +21,7 @@ from agentic_retriever.errors import RoutingError
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.routing import signals
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, examined
-from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
 
 Vector = npt.NDArray[np.float32]
@@ -68,7 +68,7 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
     terms = _content_terms(query, profile)
     coverage = _share(terms, profile.document_frequency, profile) if terms else None
     # An index does not know most words of another language, so only then need it be found out which one it is.
-    if coverage is not None and coverage < _SURELY_KNOWN and not profile.is_in(detect_language(text)):
+    if coverage is not None and coverage < _SURELY_KNOWN and not is_in(profile, detect_language(text)):
         coverage = None
     missing = tuple(absent(identifiers(text), profile.identifiers))
     if relevance is not None:
@@ -95,6 +95,11 @@ def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | Non
     if not math.isfinite(nearest) or spread <= 0.0:
         return None, None
     return (nearest - profile.background_mean) / scale, (nearest - mean) / spread
+
+
+def is_in(profile: IndexProfile, language: str) -> bool:
+    """Tell whether part of an index is in a language; true where one of them cannot be told."""
+    return UNDETERMINED in {language, profile.language} or language in (profile.languages or [profile.language])
 
 
 def _content_terms(query: str, profile: IndexProfile) -> tuple[str, ...]:
@@ -190,7 +195,7 @@ _known: Final = cached(LRUCache(4), key=lambda profiles: tuple(map(id, profiles)
 def weigh(query: str, known: _Known, near: _Near | None = None) -> dict[str, Evidence]:
     """Collect the evidence for each index, by name; of those in the query's language the first is compared for all."""
     asked = detect_language(query)
-    own = np.array([profile.is_in(asked) for profile in known.profiles])
+    own = np.array([is_in(profile, asked) for profile in known.profiles])
     terms = {language: signals.query_terms(query, language) for language in {p.language for p in known.profiles}}
     hits = {profile.name: signals.value_hits(profile, terms[profile.language]) for profile in known.profiles}
     fields = [min(len({hit.field for hit in hits[p.name]}), _MAX_VALUE_FIELDS) for p in known.profiles]

@@ -11,7 +11,7 @@ from routing_material import BOATS, embed
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier
-from agentic_retriever.routing.classifier import MIN_NODES, scope_of, thinned, unit_vector
+from agentic_retriever.routing.classifier import MIN_NODES, is_in, scope_of, thinned, unit_vector
 from agentic_retriever.routing.signals import softmax
 
 CLASSIFIERS = [ProfileClassifier(), EmbeddingClassifier()]
@@ -323,7 +323,7 @@ def test_an_index_is_in_each_language_that_a_part_of_it_is_written_in(make):
     mixed, own = (make(name, BOATS * 8, [{"language": one} for one in told]) for name, told in
                   (("mixed", tongues), ("own", ["en"] * 40)))  # fmt: skip
     assert (mixed.language, set(mixed.languages)) == ("es", {"es", "en"})
-    assert [mixed.is_in(one) for one in ("es", "en", "und", "de")] == [True, True, True, False]
-    assert [replace(mixed, languages=()).is_in(one) for one in ("es", "en")] == [True, False]
+    assert [is_in(mixed, one) for one in ("es", "en", "und", "de")] == [True, True, True, False]
+    assert [is_in(replace(mixed, languages=()), one) for one in ("es", "en")] == [True, False]
     kinds = ProfileClassifier().classify(BOATS[0], [mixed, own], query_vector=embed(BOATS[0])).evidence
     assert kinds["mixed"]["language"] == kinds["own"]["language"] == 0
