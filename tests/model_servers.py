@@ -76,10 +76,7 @@ class LoopbackServer:
 
 
 class ModelServer(LoopbackServer):
-    """Speaks Ollama's ``/api/chat`` and the chat completions of OpenRouter; ``mode`` says how.
-
-    A model in ``healthy`` is answered with its text there, streamed if asked for, whatever the mode.
-    """
+    """Speaks Ollama's ``/api/chat`` and OpenRouter's chat completions as ``mode`` says, or well in ``healthy``."""
 
     def __init__(self) -> None:
         self.mode, self.status = "good", 200

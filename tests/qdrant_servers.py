@@ -14,10 +14,7 @@ DONE = {"operation_id": 1, "status": "completed"}
 
 
 class QdrantServer(LoopbackServer):
-    """Speaks as much of Qdrant's REST interface as the package uses.
-
-    ``faults`` are served first, one a request: a status, ``"hang"``, ``"full"`` or ``"html"``; ``always`` every time.
-    """
+    """Speaks Qdrant's REST interface, first with ``faults``: a status, ``"hang"``, ``"full"`` or ``"html"``."""
 
     protocol_version = "HTTP/1.1"
 

@@ -265,15 +265,14 @@ def test_work_at_a_server_counts_what_fails_and_acknowledged_nodes_that_are_gone
 
 
 def test_a_trial_counts_what_the_patterns_of_its_questions_find(local_embedding, tmp_path, monkeypatch, capsys):
-    bees = "A queen lays about two thousand eggs a day.\n\nWorkers of the hive live for six weeks in summer."
     asked = {"id": "eggs", "question": "How many eggs does a queen lay a day?", "index": "bees", "answerable": True}
     asked |= {"passage": r"queen\s+lays", "answer": "two thousand", "page": None}
-    wrong = {**asked, "id": "wrong", "answer": "seventeen"}
-    none = {**asked, "id": "none", "question": "Which tyres fit a lorry?", "answerable": False, "passage": None}
+    none = {"id": "none", "question": "Which tyres fit a lorry?", "answerable": False, "passage": None}
     (tmp_path / "files" / "bees").mkdir(parents=True)
-    (tmp_path / "files" / "bees" / "bees.md").write_text(bees)
+    (tmp_path / "files" / "bees" / "bees.md").write_text("A queen lays about two thousand eggs a day.")
     (tmp_path / "indexes.json").write_text('{"bees": "Bees and their hives"}')
-    (tmp_path / "questions.json").write_text(json.dumps([asked, wrong, none]))
+    questions = [asked, {**asked, "id": "wrong", "answer": "seventeen"}, {**asked, **none}]
+    (tmp_path / "questions.json").write_text(json.dumps(questions))
     monkeypatch.setattr("sys.argv", ["trial", str(tmp_path), "--out", str(tmp_path / "out.json")])
     assert trial.main() == 0
     told = json.loads(capsys.readouterr().out)

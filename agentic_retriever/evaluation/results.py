@@ -247,7 +247,7 @@ class IntentQuality(Record):
 
     @classmethod
     def of(cls, rows: Iterable[Row], queries: Iterable[LabelledQuery]) -> Self | None:
-        """Take the means of rows that were asked every question; ``None`` where no question has an intent."""
+        """Take the means of rows that were asked every question; ``None`` without intents, or with auto alone."""
         ids: dict[str, list[str]] = {}
         for query in queries:
             ids.setdefault(query.intent, []).append(query.query_id)
@@ -257,19 +257,21 @@ class IntentQuality(Record):
             name: {intent: float(np.mean([found[one][_QUALITY] for one in ids[intent]])) for intent in ids}
             for name, found in quality.items()
         }
-        return cls(counts={intent: len(of) for intent, of in ids.items()}, means=means) if ids else None
+        found = cls(counts={intent: len(of) for intent, of in ids.items()}, means=means)
+        return found if ids and found.fixed else None
 
     @classmethod
-    def merged(cls, several: Sequence[Self]) -> Self:
-        """Return the means over the data sets that have an intent, for the rows that are in all."""
+    def merged(cls, several: Sequence[Self]) -> Self | None:
+        """Return the means over the data sets that have an intent, for the rows that are in all, if there are any."""
         counts = sum((Counter(one.counts) for one in several), Counter[str]())
-        names = [name for name in several[0].means if all(name in one.means for one in several)]
+        names = [name for name in (several[0].means if several else ()) if all(name in one.means for one in several)]
         held = {intent: [one for one in several if intent in one.counts] for intent in counts}
         means = {
             name: {intent: float(np.mean([one.means[name][intent] for one in held[intent]])) for intent in counts}
             for name in names
         }
-        return cls(counts=dict(counts), means=means)
+        found = cls(counts=dict(counts), means=means)
+        return found if several and found.fixed else None
 
     def mean(self, row: str) -> float:
         """Return the mean of a row, each intent counting the same."""
@@ -592,8 +594,8 @@ class Benchmark(Record):
             lines = [] if choice is None else [choice.sentence()]
             sections.append(Section("mean over the data sets", ["row", *MEASURES], rows, lines=lines))
         by_intent = [one.intents for one in self.results.values() if one.intents is not None]
-        if len(by_intent) > 1:
-            sections.append(IntentQuality.merged(by_intent).table(f"mean over the data sets by intent, {_QUALITY}"))
+        if len(by_intent) > 1 and (together := IntentQuality.merged(by_intent)):
+            sections.append(together.table(f"mean over the data sets by intent, {_QUALITY}"))
         if self.gate:
             rows = [
                 [one.name, one.why, figure_text(one.figure), f"{one.compare} {one.target:g}", _MET[one.met]]
@@ -619,7 +621,7 @@ class Benchmark(Record):
             "settings": {name: value for name, value in self.settings.items() if name != "data_dir"},
             "means": self.means(),
             "choice": None if choice is None else choice.to_dict(),
-            "intents": IntentQuality.merged(by_intent).to_dict() if by_intent else None,
+            "intents": together.to_dict() if (together := IntentQuality.merged(by_intent)) else None,
             "gate": [figure.to_dict() for figure in self.gate],
         }
 

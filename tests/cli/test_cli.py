@@ -15,6 +15,7 @@ import pytest
 import typer
 from command_line import COMMAND, run_here, run_process
 from model_servers import stream_body
+from typer.testing import CliRunner
 
 from agentic_retriever.cli.app import app
 from agentic_retriever.cli.terminal import Console, reported
@@ -190,6 +191,13 @@ def test_errors_are_one_line_with_their_exit_code(home, args, code, told):
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert told in line
+
+
+def test_an_unexpected_error_is_one_line_and_its_stack_is_shown_when_asked_for(monkeypatch):
+    monkeypatch.setattr("agentic_retriever.cli.terminal.router_of", Mock(side_effect=ZeroDivisionError("secret")))
+    runs = [CliRunner().invoke(app, [*asked, "query", "x"]) for asked in ([], ["--traceback"])]
+    assert (runs[0].exit_code, "ZeroDivisionError; put --traceback" in runs[0].output) == (1, True)
+    assert isinstance(runs[1].exception, ZeroDivisionError)
 
 
 def test_wrong_settings_are_exit_code_3_and_a_wrong_command_line_is_2(home):

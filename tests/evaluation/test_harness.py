@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -100,6 +101,13 @@ def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
     assert not list((tmp_path / "keep" / "runs").iterdir())
     fresh = bench(tmp_path / "fresh", harbour, strategies=["vector", "hybrid"])
     assert without_times(result.to_dict()["datasets"]) == without_times(fresh.to_dict()["datasets"])
+
+
+def test_by_intent_auto_is_told_beside_another_strategy_only():
+    rows = [Mock(peer=False, quality={"q": dict.fromkeys(MEASURES, 0.5)}) for _ in ("auto", "vector")]
+    rows[0].name, rows[1].name = "auto", "vector"
+    alone, both = (results.IntentQuality.of(few, [Mock(intent="value", query_id="q")]) for few in (rows[:1], rows))
+    assert (alone, results.IntentQuality.merged([]), results.IntentQuality.merged([both])) == (None, None, both)
 
 
 def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkeypatch):

@@ -64,20 +64,17 @@ def test_codes_are_kept_whole_and_in_parts(text: str, terms: set[str]) -> None:
     assert set(Tokenizer().tokens(text)) - {"⁄"} == terms
 
 
-WRITTEN = {
-    "en": ["{0.day} March {0.year}", "March {0.day}, {0.year}", "the {0.day}th of march {0.year}", "{0:%Y/%m/%d}"],
-    "de": ["{0.day}. März {0.year}", "{0.year}-3-{0.day}"], "es": ["{0.day} de marzo de {0.year}"],
-    "fr": ["{0.day} mars {0.year}", "le {0.day}er mars {0.year}"],
-}  # fmt: skip
-
-
 DAYS = st.builds(date, st.integers(1000, 2999), st.just(3), st.integers(1, 31))
+WRITTEN = [
+    "{0.day} March {0.year}", "March {0.day}, {0.year}", "the {0.day}th of march {0.year}", "{0:%Y/%m/%d}",
+    "{0.day}. März {0.year}", "{0.year}-3-{0.day}", "{0.day} de marzo de {0.year}", "le {0.day}er mars {0.year}",
+]  # fmt: skip
 
 
 @given(st.lists(DAYS, min_size=2, max_size=2), LANGUAGES)
 def test_a_date_has_the_same_term_however_it_is_written_and_no_other_one(days, language):
-    tokenizer, forms = Tokenizer(language), [form for forms in WRITTEN.values() for form in forms]
-    for form in forms:
+    tokenizer = Tokenizer(language)
+    for form in WRITTEN:
         found = [set(tokenizer.tokens(f"It rained on {form.format(day)}.")) for day in days]
         assert all(
             (day.isoformat() in terms) == (day == own) for terms, own in zip(found, days, strict=True) for day in days

@@ -1,7 +1,4 @@
-"""The prefilter finds exactly what the evaluator accepts, and what a second reading of its rules accepts.
-
-It does so beside stores, while nodes are added, updated and deleted, and while others read it.
-"""
+"""The prefilter finds exactly what the evaluator and a second reading of its rules accept, while nodes change."""
 
 import random
 import threading
