@@ -280,9 +280,8 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
         except Exception as err:  # the last resort: a program that ends says so in one line
             if isinstance(err, OSError) and err.filename is None and err.errno in _UNWRITABLE:
                 raise _output_lost(err) from err
-            context = next(
-                (arg for arg in (*args, *kwargs.values()) if hasattr(arg, "meta")), None
-            )  # typer hides the class
+            # Known by what it has: newer versions of typer do not show its class.
+            context = next((arg for arg in (*args, *kwargs.values()) if hasattr(arg, "meta")), None)
             if context is not None and context.meta.get(SHOW_TRACEBACK):
                 raise
             Console().error(f"unexpected {type(err).__name__}; put --traceback before the command to see where")

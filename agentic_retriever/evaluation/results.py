@@ -271,7 +271,7 @@ class IntentQuality(Record):
             for name in names
         }
         found = cls(counts=dict(counts), means=means)
-        return found if several and found.fixed else None
+        return found if found.fixed else None
 
     def mean(self, row: str) -> float:
         """Return the mean of a row, each intent counting the same."""

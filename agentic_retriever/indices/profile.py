@@ -41,7 +41,7 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 logger = logging.getLogger(__name__)
 
 PROFILE_FILE = "profile.npz"
-PROFILE_FORMAT = 4
+PROFILE_FORMAT = 5
 SAMPLE_SIZE = 1024
 MAX_TERMS = 20_000
 MAX_FIELD_VALUES = 200
@@ -128,7 +128,7 @@ class IndexProfile:
             facts.pop("specimens", None)  # sentences that earlier versions kept
             for name in _SETS:
                 facts[name] = {key: frozenset(values) for key, values in facts[name].items()}
-            facts["languages"] = tuple(facts.get("languages", ()))
+            facts["languages"] = tuple(facts["languages"])
             facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
             return cls(**facts, sample=sample, description_vector=vector)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -148,7 +148,7 @@ def make_profile(
     nodes: Sequence[ProfiledNode], sample: Matrix, name: str, description: str, description_vector: Vector, version: int
 ) -> IndexProfile:
     languages = count_languages(nodes)
-    tokenizer = Tokenizer(language=most_common(languages))
+    tokenizer = Tokenizer(language=dominant_language(languages))
     frequency: Counter[str] = Counter()
     for node in nodes:
         frequency.update(set(tokenizer.tokens(node.text)))
@@ -258,7 +258,7 @@ def count_languages(nodes: Sequence[ProfiledNode]) -> Counter[str]:
     return counts
 
 
-def most_common(languages: Counter[str]) -> str:
+def dominant_language(languages: Counter[str]) -> str:
     return max(languages, key=lambda one: (languages[one], one), default=UNDETERMINED)
 
 

@@ -22,7 +22,7 @@ from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedErr
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index, KeywordIndex, searched_text
 from agentic_retriever.indices.attached.sources import recognise
-from agentic_retriever.indices.profile import ProfiledNode, count_languages, most_common
+from agentic_retriever.indices.profile import ProfiledNode, count_languages, dominant_language
 from agentic_retriever.retrievers import base
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.text import Tokenizer
@@ -95,7 +95,7 @@ class BM25Retriever(base.CheckedRetriever, LlamaBM25Retriever):
         if words is None:
             texts = {node_id: searched_text(node) for node_id, node in self._nodes.items()}
             profiled = [ProfiledNode(node_id, texts[node_id], node.metadata) for node_id, node in self._nodes.items()]
-            tokenizer = Tokenizer(language or most_common(count_languages(profiled)))
+            tokenizer = Tokenizer(language or dominant_language(count_languages(profiled)))
             words = KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)
         self._words = words
         satisfies = predicate(filters)

@@ -447,7 +447,8 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
-    lacking = _WITHOUT_FIGURE if {DEFAULT} < question.kinds | {DEFAULT} <= NUMERIC | {DEFAULT} else 1.0
+    wanted = question.kinds - {DEFAULT}
+    lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC else 1.0
     own = _own_shares(found, weights)
     scores = [
         _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share)

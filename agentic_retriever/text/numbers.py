@@ -160,14 +160,14 @@ def _unspaced_value(match: re.Match[str]) -> int:
 # Dates in a text: ``2021-03-04``, ``4 March 2021``, ``4 de marzo de 2021``, ``4 มีนาคม 2564``
 
 BUDDHIST: Final = 543  # years by which the Buddhist era is ahead of the common one
-# The stop of "ม.ค." belongs to it, that of "Jan." may be left out.
-_MONTHS: Final = {
+# Numbers of months by their names in all languages. The stop of "ม.ค." belongs to it, that of "Jan." may be left out.
+MONTHS: Final = {
     name if UNSPACED.search(name) else name.rstrip("."): int(month)
     for table in _DATES.values()
     for month, names in table["months"].items()
     for name in names
 }
-_NAMES: Final = "|".join(re.escape(name) for name in sorted(_MONTHS, key=len, reverse=True))
+_NAMES: Final = "|".join(re.escape(name) for name in sorted(MONTHS, key=len, reverse=True))
 _ALONE: Final = listed("dates", "alone")
 _BEHIND: Final = [table["alone_behind"] for table in _DATES.values() if "alone_behind" in table]
 _ORDINALS: Final = "|".join(listed("dates", "ordinals"))
@@ -247,7 +247,7 @@ def _readings(form: str, match: re.Match[str]) -> tuple[Reading, ...]:
     year, day = (int(said[part]) if said.get(part) else None for part in "yd")
     if year is not None and 2400 <= year <= 2700:  # of the Buddhist era, known by its size
         year -= BUDDHIST
-    month = _MONTHS[said["M"].lower()] if "M" in said else int(said["m"])
+    month = MONTHS[said["M"].lower()] if "M" in said else int(said["m"])
     swapped = [(year, day, month)] if form == "dmy" else []
     kept = [(y, m, d) for y, m, d in [(year, month, day), *swapped] if m and m <= 12 and (d is None or 1 <= d <= 31)]
     return tuple(dict.fromkeys(kept))

@@ -17,6 +17,7 @@ from typing import Final
 import Stemmer
 
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
+from agentic_retriever.text.numbers import MONTHS
 from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_class, lexical_form
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
@@ -72,6 +73,7 @@ _DIGIT_RE: Final = re.compile("[0-9]")
 _DATE_RE: Final = re.compile("[12][0-9]{3}[-/](0?[1-9]|1[0-2])(?:[-/]0?([1-9]|[12][0-9]|3[01])(?:t[0-9]+)?)?")
 _YEAR_RE: Final = re.compile(r"(?<![\w./-])[12][0-9]{3}(?![\w/-])")
 _DAY_RE: Final = re.compile("0?([1-9]|[12][0-9]|3[01])(?:st|nd|rd|th|er)?")
+_DATE_JOINTS: Final = frozenset(["d", *listed("dates", "joints")])
 _BEFORE_YEAR: Final = 30  # characters that day and month take at most
 
 
@@ -158,24 +160,16 @@ class WordRules:
         return [*map(fold, _wholes(word)), *terms]
 
 
-def _iso_date(year: str, month: str, day: str) -> str:
+def _iso_date(year: str, month: str | int, day: str) -> str:
     return f"{year}-{int(month):02}-{int(day):02}"
-
-
-@lru_cache(1)
-def _months() -> Mapping[str, str]:
-    """The number of each month by its names in all languages, and "" for what stands between the parts of a date."""
-    months = [table["months"].items() for table in section("dates").values()]
-    names = {form.rstrip("."): number for table in months for number, forms in table for form in forms}
-    return {**dict.fromkeys(["d", *listed("dates", "joints")], ""), **names}
 
 
 def _named_dates(text: str) -> Iterator[str]:
     """Find the dates with the name of a month, in any language, as ISO 8601 has them."""
     for year in _YEAR_RE.finditer(text):
         words = re.findall(r"\w+", text[max(0, year.start() - _BEFORE_YEAR) : year.start()].casefold())
-        parts = [word for word in words if _months().get(word) != ""][-2:]
-        months, days = [_months()[one] for one in parts if one in _months()], list(map(_DAY_RE.fullmatch, parts))
+        parts = [word for word in words if word not in _DATE_JOINTS][-2:]
+        months, days = [MONTHS[one] for one in parts if one in MONTHS], list(map(_DAY_RE.fullmatch, parts))
         if months and any(days):
             yield _iso_date(year[0], months[0], next(day[1] for day in days if day))
 
