@@ -79,10 +79,7 @@ def last_change(path: str | Path) -> tuple[int, int]:
 
 
 def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | None:
-    """Read the file of a model, ``None`` when there is none; ``read`` may raise ``ValueError`` for what was decoded.
-
-    A file that cannot be used is a ``StoreDamagedError``, which names file and key and ends with the advice.
-    """
+    """Read the file of a model, ``None`` when there is none; a ``StoreDamagedError`` ends with the advice."""
     try:
         return read(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
     except FileNotFoundError:

@@ -51,10 +51,7 @@ _FLOAT = np.dtype("<f4")
 
 
 def open_link(config: RouterConfig) -> RedisLink | None:
-    """Make the link that the settings name, one for all caches and so with one breaker.
-
-    There is none without a URL or, with a warning, without the package: ``REDIS_URL`` may be meant for another program.
-    """
+    """Make the link that the settings name, one for all caches; none without a URL or, with a warning, the package."""
     if not config.redis_url:
         return None
     if importlib.util.find_spec("redis") is None:

@@ -199,10 +199,7 @@ class Resources:
             raise errors.UnknownIndexError(errors.unknown_name("index", str(name), self.names())) from err
 
     def stored(self, name: str, *, to_change: bool = False) -> StoredIndex:
-        """Return an index of the data directory, opening it with its first use.
-
-        One that another process holds is a copy, or a ``StoreBusyError`` if it is to be changed.
-        """
+        """Return an index of the data directory, opened at first use; a copy where another process holds it."""
         self.check_open()
         self.attached.refuse(name)
         opened = self.storage.opened(name)

@@ -98,10 +98,7 @@ MAX_EXAMINED: Final = 2_000  # characters of a question that routing looks at an
 
 
 def examined(query: str) -> str:
-    """Return the telling part of a question: all of it, or both ends of a long one.
-
-    In front of or behind a long pasted text stands what is asked about it.
-    """
+    """Return the telling part of a question: all of it, or both ends of a long one, where what is asked stands."""
     half = MAX_EXAMINED // 2
     return query if len(query) <= MAX_EXAMINED else f"{query[:half]}\n{query[-half:]}"
 

@@ -80,10 +80,7 @@ class Workers:
 
 
 class BriefThread(threading.Thread):
-    """A daemon thread that the end of the program waits a moment for: cut off within native code it would crash.
-
-    What goes on for long has ``at_exit``, which ends it.
-    """
+    """A daemon thread that the end of the program waits a moment for: cut off within native code it would crash."""
 
     def __init__(
         self, target: Callable[[], object], name: str, *, at_exit: Callable[[], object] = lambda: None

@@ -133,10 +133,10 @@ def _write(console: RichConsole, text: str, style: str) -> None:
 
 
 def _tolerant(stream: TextIO) -> TextIO:
-    """Let a stream with a narrow encoding show a question mark instead of failing."""
+    """Let a stream show each line at once, and a question mark where its encoding is too narrow, instead of failing."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")
+        reconfigure(errors="replace", line_buffering=True)
     return stream
 
 

@@ -168,6 +168,15 @@ class KeywordIndex:
             return self._best(rows, scores, top_k)
         return self._search_allowed(rows, scores, top_k, allowed)
 
+    def known_share(self, query: str) -> float:
+        """Tell which share of a query's terms any node has, in [0, 1], each weighed by how few have it."""
+        columns = [self.vocabulary.get(term) for term in set(self.tokenizer.weighed_tokens(query))]
+        starts, size = self.postings.starts, len(self)
+        counts = [0 if column is None else int(starts[column + 1] - starts[column]) for column in columns]
+        rarity = [math.log1p((size - count + 0.5) / (count + 0.5)) for count in counts]
+        known = math.fsum(rare for rare, count in zip(rarity, counts, strict=True) if count)
+        return known / math.fsum(rarity) if rarity else 0.0
+
     def save(self, folder: Path) -> None:
         files: dict[str, bytes] = {}
         for name in _ARRAYS:

@@ -41,7 +41,7 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 logger = logging.getLogger(__name__)
 
 PROFILE_FILE = "profile.npz"
-PROFILE_FORMAT = 5
+PROFILE_FORMAT = 6
 SAMPLE_SIZE = 1024
 MAX_TERMS = 20_000
 MAX_FIELD_VALUES = 200
@@ -58,6 +58,7 @@ STRUCTURAL_FIELDS = frozenset({
 })  # fmt: skip
 _EXAMINED_ROWS: Final = 256
 _EXAMINED_NODES: Final = 400
+_ENOUGH_TEXT: Final = 200  # characters of which the language is told well
 _LEAST_OF_LANGUAGE: Final = 0.05
 _TOO_MANY_KINDS: Final = 200
 _SETS: Final = ("field_values", "people", "identifiers")
@@ -196,7 +197,9 @@ def _profile_of(index: StoredNodes, version: int, also: _Also) -> IndexProfile:
     also(version, (node.metadata for node in nodes))
     chosen = sample_ids([node.node_id for node in nodes])
     sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
-    vector = embed_description(index.embedding, index.name, index.description, timeout_s=DESCRIPTION_S)
+    # A model in this process is only slow where it is being loaded, and no question waits for this.
+    limit = None if index.embedding.is_local else DESCRIPTION_S
+    vector = embed_description(index.embedding, index.name, index.description, timeout_s=limit)
     rows = np.asarray(sample, dtype=np.float32)
     profile = make_profile(nodes, rows, index.name, index.description, vector, version)
     # It may have been made from a part of the nodes on a server.
@@ -252,8 +255,9 @@ def count_languages(nodes: Sequence[ProfiledNode]) -> Counter[str]:
     """Count nodes by language, of many those at equal distances; none whose language cannot be told."""
     counts: Counter[str] = Counter()
     for node in nodes[:: -(-len(nodes) // _EXAMINED_NODES) or 1]:
-        language = node.metadata.get("language")
-        counts[language if isinstance(language, str) and language else detect_language(node.text)] += 1
+        told = node.metadata.get("language")  # of the document, of which parts may be in another one
+        is_told = isinstance(told, str) and told and len(node.text) < _ENOUGH_TEXT
+        counts[told if is_told else detect_language(node.text)] += 1
     del counts[UNDETERMINED]
     return counts
 

@@ -210,11 +210,7 @@ def unreadable(err: OSError) -> SourceError:
 
 
 def decode_text(data: bytes) -> str:
-    r"""Decode a text file.
-
-    UTF-8 (its byte-order mark removed), UTF-16 and UTF-32 with a byte-order mark, and as the last resort, for lines
-    that are no UTF-8, Windows-1252 when they look like Western text. Line ends become ``\n``; nothing else changes.
-    """
+    """Decode UTF-8, UTF-16 or UTF-32, and lines that are none as Windows-1252 where they look like Western text."""
     return decode_bytes(data).replace("\r\n", "\n").replace("\r", "\n")
 
 

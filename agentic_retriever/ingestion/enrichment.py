@@ -185,10 +185,7 @@ def _days(text: str) -> Iterator[str]:
 
 
 def enrich(document: SourceDocument, model: ModelClient | None = None) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the metadata of a document with what is found in it, by rules and then by a model, and each one's origin.
-
-    A model is asked once, for what nothing else says; when it fails there is what rules found.
-    """
+    """Return the metadata of a document with what rules find in it, then a model, asked once, and each one's origin."""
     values, brings = dict(document.metadata), _BRINGS.get(document.kind, CALLER)
     origins = {key: document.origins.get(key, brings) for key in values}
     if document.kind in OWN_KINDS:

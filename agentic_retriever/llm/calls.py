@@ -499,10 +499,7 @@ def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, whi
 
 
 def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Read the seconds, from 0, of a ``Retry-After`` (RFC 9110, section 10.2.3), which may be a date.
-
-    ``headers`` have names in lower case, or ignore case; ``now`` gives seconds since 1970.
-    """
+    """Read the seconds, from 0, of a ``Retry-After`` (RFC 9110, section 10.2.3), which may be a date."""
     value = str(headers.get("retry-after") or "").strip()
     try:
         seconds = float(value)

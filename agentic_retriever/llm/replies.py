@@ -462,10 +462,7 @@ class _OptionNames:
         return self.find(line) or self.find(_BULLET.sub("", line))
 
     def mentioned(self, text: str) -> list[str]:
-        """Return the options that occur in a text as words of their own, in order, each once.
-
-        Names without a letter are left out: in running text they are numbers.
-        """
+        """Return the options with a letter that occur in a text as words of their own, in order, each once."""
         found = (self.find(match[0]) for match in self._mention.finditer(_plain(text)))
         return list(dict.fromkeys(name for name in found if name is not None))
 

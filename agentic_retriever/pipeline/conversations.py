@@ -50,10 +50,7 @@ def checked_turns(turns: object, conversation_id: object, user_id: object) -> tu
 
 
 def turns_of(messages: Iterable[tuple[str, str, str]]) -> tuple[Turn, ...]:
-    """Make turns of the messages of a chat: of each its role, its text, and what it was understood as if it was asked.
-
-    What is neither of the user nor of the assistant is passed over.
-    """
+    """Make turns of what user and assistant said in a chat: role, text, and what it was understood as."""
     turns: list[Turn] = []
     for role, text, understood_as in messages:
         if role == "user" and text.strip():
@@ -118,10 +115,7 @@ def meaning(
     spending: Spending | None = None,
     near: Nearness | None = None,
 ) -> Meaning:
-    """Understand a question in the light of the turns before it: by a model where there is one, else by rules.
-
-    Where there are no turns and it needs some, those that are ``kept`` elsewhere are read.
-    """
+    """Understand a question in the light of earlier turns, here or ``kept`` elsewhere: by a model, else by rules."""
     if not leans(asked, turns[-1].query if turns else ""):  # few words tell no language, so that of the last one counts
         return Meaning(asked)
     turns = turns or kept()

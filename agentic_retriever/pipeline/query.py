@@ -791,10 +791,7 @@ class Pipeline:
 def offer(
     index: Index, figures: MeasuredStrategies | None, *, left_ms: float | None
 ) -> tuple[tuple[schema.StrategyCard, ...], dict[str, str]]:
-    """List the strategies that stage two may choose from, and why it may not choose the others.
-
-    A strategy whose typical latency does not fit what the caller's budget leaves is withheld; the fastest one never is.
-    """
+    """List the strategies that stage two may choose from, and why not the others; the fastest is always among them."""
     served = retrievers.cards(index, measured=figures)
     missing = {} if index.is_attached else _MISSING
     names = {card.strategy for card in served}

@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from agentic_retriever import json_files
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
+from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
@@ -138,6 +139,9 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 
 FUSION_FILE: Final = "fusion.json"
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little
+WORDS_KNOWN: Final = (
+    0.7  # the share of a question's words, by their rarity, that an index has to have to be heard fully
+)
 WORDS_SPEAK: Final = 1.3  # standard deviations of excess that go with e times the score by words
 
 
@@ -241,6 +245,7 @@ class _Side:
     ranking: base.Ranking
     nodes: Mapping[str, BaseNode] = field(default_factory=dict)
     profile: IndexProfile | None = None  # what cosines are worth on the index
+    known: float = 1.0  # which share of the question's words the index has
     degraded: tuple[Degradation, ...] = ()
 
     @classmethod
@@ -254,6 +259,7 @@ class SideLists:
     lists: Mapping[str, base.Ranking]
     floors: Mapping[str, float]
     excess: float | None
+    known: float = 1.0
 
     @classmethod
     def of(cls, sides: Mapping[str, _Side], depth: int) -> SideLists:
@@ -263,11 +269,15 @@ class SideLists:
         floors = {base.BM25: 0.0} if 0 < len(words) < depth else {}
         profile = next((side.profile for side in sides.values() if side.profile is not None), None)
         heard = (words[0][1] if words else None) or 1.0
-        return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, profile, heard))
+        excess = dense_excess(dense[0][1] if dense else None, profile, heard)
+        return cls(lists=lists, floors=floors, excess=excess, known=min(side.known for side in sides.values()))
 
     def merged(self, dense_weight: float, method: Fusion = Fusion.CALIBRATED) -> list[tuple[str, float]]:
         """Merge the sides, best first; calibrated and weighted scores are in [0, 1]."""
-        return fuse(method, self.lists, {DENSE: dense_weight, base.BM25: 1 - dense_weight}, floors=self.floors)
+        words = 1 - dense_weight
+        if method is Fusion.CALIBRATED:  # words of another language, for instance, of which few are found, say little
+            words *= min(1.0, self.known / WORDS_KNOWN)
+        return fuse(method, self.lists, {DENSE: 1 - words, base.BM25: words}, floors=self.floors)
 
 
 class HybridRetriever(base.RetrieverAdapter):
@@ -290,7 +300,7 @@ class HybridRetriever(base.RetrieverAdapter):
         depth = max(CALIBRATED_DEPTH, request.top_k)
         sides = {
             DENSE: _Side.of(nearest(self._index, request, depth, self._settings.config.deadline_s)),
-            base.BM25: self._with_background(_Side(*base.search_words(self._index, request, depth))),
+            base.BM25: self._with_background(_Side(*base.search_words(self._index, request, depth)), request),
         }
         return SideLists.of(sides, depth)
 
@@ -322,7 +332,7 @@ class HybridRetriever(base.RetrieverAdapter):
         """Search both sides, in one request where the index is on a server, else next to each other."""
 
         def completed(words: _Side) -> _Side:
-            return self._with_background(words) if self._fusion is Fusion.CALIBRATED else words
+            return self._with_background(words, request) if self._fusion is Fusion.CALIBRATED else words
 
         both = self._ask_server(
             request, lambda server, vector: server.search_both(vector, request.words, depth, request.filters)
@@ -358,11 +368,13 @@ class HybridRetriever(base.RetrieverAdapter):
             lost = Degradation(step="hybrid.fusion", reason=str(err), fallback="the default weights")
             return DEFAULT_FUSION.weight, (lost,)
 
-    def _with_background(self, side: _Side) -> _Side:
-        """Add what cosines are worth on this index, where it knows; without it both sides count alike."""
+    def _with_background(self, side: _Side, request: base.RetrievalRequest) -> _Side:
+        """Add what cosines and words are worth on this index, where it knows; without it both sides count alike."""
         if not side.ranking:
             return side
         index = self._index
+        view = index.keyword() if index.both_sides() is None else None
+        side = replace(side, known=view.known_share(request.words)) if isinstance(view, KeywordIndex) else side
         try:
             # Cosines of a search are worth what the index's own model makes of them.
             return replace(side, profile=base.run_guarded(f"the profile of index {index.name}", index.search_profile))

@@ -85,11 +85,7 @@ def _key(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClauseTable:
-    """The table of one language, compiled.
-
-    The patterns match text in :func:`folded` form; ``asks``, ``relatives`` and ``clause_starts`` such in
-    :func:`lowered` form.
-    """
+    """The table of one language, compiled; patterns match text in :func:`folded` or :func:`lowered` form."""
 
     language: str  # ISO 639-1 code
     spaced: bool
@@ -156,11 +152,7 @@ _BEGINNING: Final = re.compile(r"\W*(?:\w{1,4}\s){0,2}")
 
 
 def asked(text: str, table: ClauseTable) -> list[str]:
-    """Cut a text into the questions that it asks.
-
-    Statements stay with each. A question of one or two words, or one that refers back, means nothing alone and has the
-    first one before it.
-    """
+    """Cut a text into its questions with their statements; one that refers back stays with the first one before it."""
     said: list[str] = []
     questions: list[str] = []
     # What stands before an opening question mark is a sentence of its own.

@@ -77,10 +77,7 @@ class Refining:
         neighbours: Neighbours,
         model: ModelClient | None = None,
     ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        """Rerank, diversify, cut and expand; ``model`` is asked in place of the reranker's own.
-
-        A step that fails is left out and named; the question is answered all the same.
-        """
+        """Rerank, diversify, cut and expand; a step that fails is left out and named."""
         config, degraded, kept = self._config, list[Degradation](), list(nodes)
         reranker = LLMReranker(model) if config.reranker == "llm" and model is not None else self._reranker
         if reranker is not None:

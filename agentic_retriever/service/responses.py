@@ -219,10 +219,7 @@ async def events(
     *,
     write_error: Callable[[Request, errors.AgenticRetrieverError], bytes] = _problem_event,
 ) -> Response:
-    """Send events; what fails before the first one is an error of its own, what fails later is an event.
-
-    The iterator is given up when the client hangs up: before the first event here, later by the response itself.
-    """
+    """Send events until the client hangs up; what fails before the first is an error, what fails later an event."""
     first = await unless_gone(request, _next(pieces))
 
     async def sent() -> AsyncIterator[bytes]:

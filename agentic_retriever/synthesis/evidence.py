@@ -64,10 +64,10 @@ def figures_of(query: str, passages: Sequence[ContextPassage], cited: Sequence[C
 
 
 def _is_foreign(query: str, first: Sequence[ContextPassage], profile: IndexProfile | None) -> bool:
-    """Tell whether question and passages are in different languages, both of them known."""
+    """Tell whether a question is in another language than most of the index, or the passages if that is not known."""
     language = detect_language(query)
     found = {profile.language} if profile is not None and profile.whole else set[str]()
-    found |= {_language(passage) for passage in first}
+    found = found - {UNDETERMINED} or {_language(passage) for passage in first}
     return language != UNDETERMINED and bool(found) and not found & {UNDETERMINED, language}
 
 

@@ -220,6 +220,8 @@ class ExtractiveSynthesizer:
         cosines, degraded = self._cosines(found, by_words + by_heading, query_vector, timeout_s)
         shares = any(c.terms & weights.keys() for c in found)
         said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, by_heading, cosines, weights)
+        if DEFAULT in question.kinds:
+            said, whole = _with_subjects(found, said), _with_subjects(found, whole)
         blind = not cosines and not shares
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
@@ -525,6 +527,7 @@ _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
+_OF_SUBJECT: Final = 0.1
 
 
 def _weighed(
@@ -547,6 +550,13 @@ def _weighed(
         for i, c in enumerate(found)
     ]
     return said, np.array([score * factors[c.passage.number] for score, c in zip(whole, found, strict=True)])
+
+
+def _with_subjects(found: Found, scores: Scores) -> Scores:
+    """Score what holds by default as the sentence before it, which says of what."""
+    says = [_patterns("shows")[DEFAULT].search(c.text) is not None for c in found]
+    about = [i - 1 if says[i] and _adjoins(found, i - 1) and not says[i - 1] else i for i in range(len(found))]
+    return np.array([max(scores[i], scores[j] + _OF_SUBJECT) if j < i else scores[i] for i, j in enumerate(about)])
 
 
 def _spread(values: Mapping[int, float]) -> dict[int, float]:

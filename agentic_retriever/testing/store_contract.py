@@ -41,10 +41,7 @@ def contract_id(number: int) -> str:
 
 
 def contract_nodes() -> list[TextNode]:
-    """Make the contract's nodes: 24 of six sources, with embeddings of 8 dimensions.
-
-    They have the fields ``lang`` (text), ``year`` (number), ``score`` (fraction) and, on every second one, ``note``.
-    """
+    """Make the contract's 24 nodes of six sources, with embeddings of 8 dimensions and four fields."""
     vectors = np.random.default_rng(11).standard_normal((NODES, DIMENSION))
     nodes = []
     for number, vector in enumerate(vectors):

@@ -18,7 +18,14 @@ import Stemmer
 
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.numbers import MONTHS
-from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_class, lexical_form
+from agentic_retriever.text.scripts import (
+    UNDETERMINED,
+    UNSPACED_CHARS,
+    Script,
+    character_class,
+    detect_language,
+    lexical_form,
+)
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
 #
@@ -63,6 +70,7 @@ _ONE_FORM: Final = str.maketrans(
     }
 )  # fmt: skip
 
+_WORD_RE: Final = re.compile(r"[^\W\d_]+(?:['\u2019](?=[^\W\d_]))?")
 _SEPARATOR_RE: Final = re.compile("[-/._,@]")
 _SEPARATOR_SPLIT_RE: Final = re.compile("([-/._,@])")
 _LAST_PART_RE: Final = re.compile("[^-/._,@]+$")
@@ -92,7 +100,7 @@ class WordRules:
         self._eliding = language in _ELIDING
         self._accents_first = language not in _ACCENTS_IN_ENDINGS
         self._endings = _ENDINGS.get(language, ())
-        self._stopwords = frozenset(fold(word) for word in stopwords(language))
+        self.stopwords = frozenset(fold(word) for word in stopwords(language))
         self._months: Mapping[str, list[str]] = section("dates").get(language, {"months": {}})["months"]
         self._short = {form[:-1]: forms[0] for forms in self._months.values() for form in forms if form[-1] == "."}
         # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
@@ -106,7 +114,7 @@ class WordRules:
         """All that the terms depend on besides code: lists, patterns and the stemmer's version."""
         endings = [(pattern.pattern, ending) for pattern, ending in self._endings]
         stemmer = f"snowball {Stemmer.version()}" if self._stemmer else "none"
-        return repr((sorted(self._stopwords), self._accents_first, self._eliding, endings, stemmer))
+        return repr((sorted(self.stopwords), self._accents_first, self._eliding, endings, stemmer))
 
     def terms_uncached(self, word: str) -> tuple[str, ...]:
         word = _APOSTROPHE_RE.sub("'", word.replace("\u2010", "-").casefold())
@@ -122,7 +130,7 @@ class WordRules:
     def _simple(self, word: str) -> list[str]:
         """Terms of a word without a separator; apostrophes and digits may be in it."""
         bare = fold(word)
-        if bare in self._stopwords:
+        if bare in self.stopwords:
             return []
         if "'" in word:
             if self._eliding:
@@ -130,7 +138,7 @@ class WordRules:
             return self._simple(word.removesuffix("'s").replace("'", ""))
         mixed = _MIXED_RE.fullmatch(bare)
         if mixed:
-            return [bare, *(part for part in mixed.groups() if part and part not in self._stopwords)]
+            return [bare, *(part for part in mixed.groups() if part and part not in self.stopwords)]
         return [self._stem(one) for one in (word, self._short.get(word)) if one] if bare else []
 
     def _stem(self, word: str) -> str:
@@ -287,16 +295,31 @@ class Tokenizer:
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
         leaves them out there; words of alphabets are treated as in ``tokens``.
         """
-        return self._cut(text, shorter=False)
+        return self._cut(self._telling(text), shorter=False)
 
     def weighed_tokens(self, text: str) -> list[str]:
         """Cut a query as ``query_tokens`` does, for scores that add up over terms.
 
         Beside n-grams a word or a number comes more than once; of Chinese and the like nothing is left that only asks.
         """
+        text = self._telling(text)
         size = 0 if text.isascii() else _size_of_grams(text)
         left = self._cut(without_asking(text), shorter=False, size=size) if size == 2 else ()
         return left or self._cut(text, shorter=False, size=size)
+
+    def _telling(self, text: str) -> str:
+        """Leave out the function words of another language: rare where few texts are in it, they would tell much."""
+        language = detect_language(text)
+        if UNDETERMINED in {language, self.language} or language == self.language:
+            return text
+        known = _rules(language).stopwords
+
+        def is_left_out(word: str) -> bool:
+            return (len(word) == 1 or not word.isupper()) and fold(word.rstrip("'\u2019").casefold()) in known
+
+        left_out = set(filter(is_left_out, _WORD_RE.findall(text)))
+        # One alone may be a word of this language, too.
+        return _WORD_RE.sub(lambda word: "" if word[0] in left_out else word[0], text) if len(left_out) > 1 else text
 
     def _cut(self, text: str, *, shorter: bool, size: int = 0) -> list[str]:
         text = lexical_form(text)

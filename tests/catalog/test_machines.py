@@ -1,10 +1,9 @@
 """Machines that share a catalog on PostgreSQL, a Qdrant server and Redis, and nothing else."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
+from command_line import run_forked
 from llama_index.core.schema import Document
 from qdrant_servers import QdrantServer
 from redis_servers import OwnServer
@@ -218,8 +217,7 @@ def test_a_machine_that_is_killed_holds_up_nobody_and_its_document_is_written_ag
 ):
     router = machine()
     add(router, cat=CAT, dog=DOG)
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "dies"), qdrant.url, postgres_url, step]
-    assert subprocess.run(command, check=False).returncode == -9
+    assert run_forked(KILLED, tmp_path / "dies", qdrant.url, postgres_url, step).returncode == -9
     index = router.stored_index("docs")
     assert index.catalog.counts().unfinished == (step == "confirm")
     add(router, cat=CAT)

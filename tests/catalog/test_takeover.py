@@ -3,11 +3,10 @@
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
+from command_line import Fork, run_forked
 from llama_index.core.schema import Document
 from older import make_old, old_history
 from store_tools import PROCESS, copied_store
@@ -109,8 +108,7 @@ IndexStorage(place).names()
 @pytest.mark.parametrize("step", ["insert", "_copy_old", "_take_folder", "discard"])
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_takeover_that_is_killed_is_harmless(old, before, step, turn, moment):
-    command = [sys.executable, "-c", KILLED, str(old), step, str(turn), moment]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert run_forked(KILLED, old, step, turn, moment).returncode == -signal.SIGKILL
     assert state(old) == (before[1], [])
 
 
@@ -128,9 +126,7 @@ def test_a_damaged_catalog_of_one_index_leaves_the_others(old, before, caplog):
 
 def test_two_processes_take_over_at_once(old, before):
     code = "import sys; from agentic_retriever.indices import IndexStorage; print(IndexStorage(sys.argv[1]).names())"
-    running = [
-        subprocess.Popen([sys.executable, "-c", code, str(old)], stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+    running = [Fork(code, old) for _ in range(3)]
     assert [process.communicate()[0].strip() for process in running] == ["['animals', 'planets']"] * 3
     assert state(old) == (before[1], [])
 
@@ -162,8 +158,7 @@ def test_the_takeover_of_a_history_that_is_killed_goes_on(tmp_path):
         "history_database.put_rows = put_rows\n"
         "QueryLog(Path(sys.argv[1]) / 'catalog.sqlite', before=Path(sys.argv[1]) / 'queries.sqlite').list()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert run_forked(code, tmp_path).returncode == -signal.SIGKILL
     with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as connection:
         assert connection.execute("SELECT COUNT(*) FROM agentic_retriever_queries").fetchone() == (6,)
     with QueryLog(tmp_path / "catalog.sqlite", before=tmp_path / "queries.sqlite", retention_days=None) as log:

@@ -13,10 +13,11 @@ from unittest.mock import Mock
 import command_line
 import pytest
 import typer
-from command_line import COMMAND, run_here, run_process
+from command_line import COMMAND, MAIN, Fork, run_here, run_process
 from model_servers import stream_body
 from typer.testing import CliRunner
 
+from agentic_retriever import AgenticRouter
 from agentic_retriever.cli.app import app
 from agentic_retriever.cli.terminal import Console, reported
 from agentic_retriever.config import PREFIX, RouterConfig
@@ -232,7 +233,7 @@ def test_a_second_interrupt_ends_the_program_at_once(monkeypatch, capsys):
 
 def test_narrow_encoding(home):
     narrow = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
-    done = process(home, "query", "¿Qué día es?", env=narrow)
+    done = subprocess.run([*COMMAND, "query", "¿Qué día es?"], cwd=home, env=narrow, **OPTIONS)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
     done = subprocess.run([*map(os.fsencode, COMMAND), b"query", b"d\xeda"], cwd=home, env=narrow, **OPTIONS)
@@ -246,39 +247,27 @@ def test_interrupt_is_one_line(home, tmp_path):
         json.dumps({"_id": str(i), "text": f"Record {i} speaks at some length of the number {i}."}) for i in range(4000)
     )
     corpus.write_text("\n".join(lines), encoding="utf-8")
-    process = subprocess.Popen(
-        [*COMMAND, "--data-dir", str(tmp_path / "d"), "index", "add", "many", str(corpus)],
-        cwd=home, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # A test run in the background of a shell ignores interrupts, and so would what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no other thread runs here
-    )  # fmt: skip
+    # A test run in the background of a shell ignores interrupts, and so would what it starts.
+    code = f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{MAIN}"
+    process = Fork(code, "--data-dir", tmp_path / "d", "index", "add", "many", corpus, cwd=home, env=environment())
     while not (tmp_path / "d" / "indexes" / "many" / "chunks").exists() and process.poll() is None:
         time.sleep(0.02)
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.poll() == 130
     assert "interrupted" in err
     assert "Traceback" not in err
 
 
 def test_second_process_on_one_data_directory(home):
-    code = (
-        "import sys, subprocess\n"
-        "def cli(*args):\n"
-        "    command = [sys.executable, '-m', 'agentic_retriever', *args]\n"
-        "    return subprocess.run(command, capture_output=True, text=True)\n"
-        "from agentic_retriever import AgenticRouter, RouterConfig\n"
-        "router = AgenticRouter(RouterConfig(data_dir='agentic-retriever-data', embedding_model='local'))\n"
-        "router.index('handbook')\n"
-        "done = cli('query', 'leave')\n"
-        "print(done.returncode, 'days' in done.stdout, cli('index', 'build', 'handbook').returncode)\n"
-        "print(cli('index', 'list').returncode)\n"
-        "print(len(router.query('annual leave days').citations) > 0)\n"
-        "router.close()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment(), **OPTIONS)
-    assert done.stdout.split() == ["0", "True", "7", "0", "True"], done.stderr
+    with AgenticRouter(RouterConfig(data_dir=home / "agentic-retriever-data", embedding_model="local")) as router:
+        router.index("handbook")
+        done = process(home, "query", "leave")
+        assert (done.returncode, "days" in done.stdout) == (0, True), done.stderr
+        assert process(home, "index", "build", "handbook").returncode == 7
+        assert process(home, "index", "list").returncode == 0
+        assert router.query("annual leave days").citations
 
 
 # ``query --stream`` beside a stand-in for Ollama, as a person at a terminal sees it
@@ -296,17 +285,15 @@ def run(home):
     def start(server, *options):
         llm = {f"{PREFIX}LLM": "ollama:llama3:8b", f"{PREFIX}SELECTOR": "heuristic"}
         env = environment() | {"OLLAMA_BASE_URL": server.url} | llm
-        process = subprocess.Popen(
-            [*COMMAND, "query", QUESTION, "--stream", *options],
-            cwd=home, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=0,
-        )  # fmt: skip
-        made.append(process)
-        return process
+        made.append(Fork(MAIN, "query", QUESTION, "--stream", *options, cwd=home, env=env))
+        return made[-1]
 
     yield start
     for process in made:
         process.kill()
-        process.communicate(timeout=10)
+        process.wait(10)
+        process.stdout.close()
+        process.stderr.close()
 
 
 def reader(stream):
@@ -379,7 +366,7 @@ def test_stream_that_breaks_off_is_one_line_and_exit_code_8(make_server, run, fa
         server.mode = "cut"
     process = run(server)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 8
+    assert process.poll() == 8
     assert out.startswith("Every employee has 28 days")
     [line] = err.splitlines()
     assert line.startswith("error: primary model llama3:8b")
@@ -391,7 +378,7 @@ def test_extract_is_streamed_when_no_model_answers(make_server, run):
     server.reply({"error": "x"}, 404)
     process = run(server)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    assert process.poll() == 0
     assert "28 days of annual leave" in out
     assert "tier extractive" in out
 

@@ -1,9 +1,7 @@
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
+from command_line import Fork
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import IndexStorage
@@ -17,12 +15,11 @@ def kill_while_running():
     def run(code, delays, *arguments):
         killed = 0
         for delay in delays:
-            command = [sys.executable, "-c", code, *map(str, arguments)]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout.readline().strip() == "ready"
-                time.sleep(delay)
-                process.send_signal(signal.SIGKILL)
-                killed += "done" not in process.stdout.read()
+            process = Fork(code, *arguments)
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(delay)
+            process.kill()
+            killed += "done" not in process.communicate()[0]
         return killed
 
     return run

@@ -6,6 +6,7 @@ import sys
 from unittest.mock import Mock
 
 import pytest
+from command_line import run_forked
 from llama_index.core.schema import Document, TextNode
 from store_tools import PROCESS
 from waiting import in_threads
@@ -437,10 +438,7 @@ def test_a_second_process_reads_a_copy_of_what_is_settled_and_changes_nothing(
     )
 
     def read():
-        return subprocess.run(
-            [sys.executable, "-c", code, str(storage.data_dir)],
-            env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return run_forked(code, storage.data_dir, env={**os.environ, "TMPDIR": str(tmp_path)})
 
     paths = (path for path in index.folder.rglob("*") if path.suffix != ".sqlite-shm" and path.name != "wal")
     before = {path: path.stat().st_mtime_ns for path in paths}  # the engine makes its next log when it has time
@@ -464,10 +462,8 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
         "except StoreBusyError as err:\n    print('busy')\n"
         "try:\n    IndexStorage(sys.argv[1]).remove('docs')\nexcept StoreBusyError as err:\n    print('kept')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(storage.data_dir)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["busy", "kept"]
+    done = run_forked(code, storage.data_dir)
+    assert done.stdout.split() == ["busy", "kept"], done.stderr
     assert index.count() == 3
     assert errors.StoreBusyError.exit_code == 7
     storage.close()

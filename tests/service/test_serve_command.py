@@ -4,13 +4,11 @@ import json
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 
 import httpx
 import pytest
-from command_line import environment, run_here, run_process
+from command_line import MAIN, Fork, environment, run_here, run_process
 from service_clients import with_key
 from waiting import wait_until
 
@@ -21,11 +19,9 @@ class Served:
     """A service in a process of its own."""
 
     def __init__(self, folder, *options):
-        data = str(folder / "data")
-        command = [sys.executable, "-m", "agentic_retriever", "--data-dir", data, "serve", "--port", "0", *options]
-        ours = environment(EMBEDDING_MODEL="local")
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        self.process = subprocess.Popen(command, env=ours, cwd=folder, **pipes)
+        command = ["--data-dir", folder / "data", "serve", "--port", "0", *options]
+        code = f"import os; os.dup2(1, 2); {MAIN}"  # all that it says in one stream
+        self.process = Fork(code, *command, cwd=folder, env=environment(EMBEDDING_MODEL="local"))
         self.said = []
         self.reader = threading.Thread(target=lambda: self.said.extend(iter(self.process.stdout.readline, "")))
         self.reader.start()
