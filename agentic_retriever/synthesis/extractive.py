@@ -528,6 +528,7 @@ _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
 _OF_SUBJECT: Final = 0.1
+_BARE, _BARE_START = 90, 24  # "Type: integer, default: 28." has its word early, and no more than this width
 
 
 def _weighed(
@@ -553,10 +554,16 @@ def _weighed(
 
 
 def _with_subjects(found: Found, scores: Scores) -> Scores:
-    """Score what holds by default as the sentence before it, which says of what."""
-    says = [_patterns("shows")[DEFAULT].search(c.text) is not None for c in found]
-    about = [i - 1 if says[i] and _adjoins(found, i - 1) and not says[i - 1] else i for i in range(len(found))]
-    return np.array([max(scores[i], scores[j] + _OF_SUBJECT) if j < i else scores[i] for i, j in enumerate(about)])
+    """Score what only says what holds by default as the best of the sentences before it, which say of what."""
+    shown = [_patterns("shows")[DEFAULT].search(c.text) for c in found]
+    with_subjects, since = scores.copy(), 0
+    for i, (c, default) in enumerate(zip(found, shown, strict=True)):
+        since = since if _adjoins(found, i - 1) else i
+        if default is not None:
+            if since < i and c.width <= _BARE and default.start() <= _BARE_START:
+                with_subjects[i] = scores[since:i].max() + _OF_SUBJECT
+            since = i + 1
+    return with_subjects
 
 
 def _spread(values: Mapping[int, float]) -> dict[int, float]:

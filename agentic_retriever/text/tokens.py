@@ -10,6 +10,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -70,7 +71,7 @@ _ONE_FORM: Final = str.maketrans(
     }
 )  # fmt: skip
 
-_WORD_RE: Final = re.compile(r"[^\W\d_]+(?:['\u2019](?=[^\W\d_]))?")
+_WORD_RE: Final = re.compile(r"[^\W\d_]+")
 _SEPARATOR_RE: Final = re.compile("[-/._,@]")
 _SEPARATOR_SPLIT_RE: Final = re.compile("([-/._,@])")
 _LAST_PART_RE: Final = re.compile("[^-/._,@]+$")
@@ -295,39 +296,35 @@ class Tokenizer:
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
         leaves them out there; words of alphabets are treated as in ``tokens``.
         """
-        return self._cut(self._telling(text), shorter=False)
+        return self._cut(text, shorter=False, left_out=self._foreign_function_words(text))
 
     def weighed_tokens(self, text: str) -> list[str]:
         """Cut a query as ``query_tokens`` does, for scores that add up over terms.
 
         Beside n-grams a word or a number comes more than once; of Chinese and the like nothing is left that only asks.
         """
-        text = self._telling(text)
         size = 0 if text.isascii() else _size_of_grams(text)
         left = self._cut(without_asking(text), shorter=False, size=size) if size == 2 else ()
-        return left or self._cut(text, shorter=False, size=size)
+        return left or self._cut(text, shorter=False, size=size, left_out=self._foreign_function_words(text))
 
-    def _telling(self, text: str) -> str:
-        """Leave out the function words of another language: rare where few texts are in it, they would tell much."""
+    def _foreign_function_words(self, text: str) -> AbstractSet[str]:
+        """The function words of a query in another language: rare where few texts are in it, they would tell much."""
         language = detect_language(text)
         if UNDETERMINED in {language, self.language} or language == self.language:
-            return text
-        known = _rules(language).stopwords
+            return frozenset()
+        words, known = set(_WORD_RE.findall(text)), _rules(language).stopwords
+        found = {word for word in words if fold(word.casefold()) in known and (len(word) == 1 or not word.isupper())}
+        return found if len(found) > 1 else frozenset()  # one alone may be a word of this language, too
 
-        def is_left_out(word: str) -> bool:
-            return (len(word) == 1 or not word.isupper()) and fold(word.rstrip("'\u2019").casefold()) in known
-
-        left_out = set(filter(is_left_out, _WORD_RE.findall(text)))
-        # One alone may be a word of this language, too.
-        return _WORD_RE.sub(lambda word: "" if word[0] in left_out else word[0], text) if len(left_out) > 1 else text
-
-    def _cut(self, text: str, *, shorter: bool, size: int = 0) -> list[str]:
+    def _cut(self, text: str, *, shorter: bool, size: int = 0, left_out: AbstractSet[str] = frozenset()) -> list[str]:
         text = lexical_form(text)
         rules = self._words
         terms_of, long_terms_of = rules.terms, rules.terms_uncached
         found: list[str] = []
         for match in (_ASCII_UNITS_RE if text.isascii() else _units_re()).finditer(text):
             kind, unit = match.lastgroup, match[0]
+            if unit in left_out:
+                continue
             if kind is None:
                 terms = terms_of(unit) if len(unit) <= MAX_TERM else long_terms_of(unit)
                 if terms:
