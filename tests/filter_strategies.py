@@ -29,19 +29,15 @@ def clause(fields, operators, value):
     # Built without validation: it allows lists of mixed types and booleans, which reach us from model_construct.
     return st.builds(
         lambda key, operator, v: MetadataFilter.model_construct(key=key, operator=operator, value=v),
-        st.sampled_from(fields),
-        st.sampled_from(operators),
-        value,
-    )
+        st.sampled_from(fields), st.sampled_from(operators), value,
+    )  # fmt: skip
 
 
 clauses = st.one_of(
-    clause(ANY, _singles, texts | filter_numbers | st.booleans()),
-    clause(ANY, _ranges, texts | filter_numbers),
-    clause(ANY, _lists, st.lists(texts | filter_numbers, max_size=4)),
-    clause(ANY, _texts, texts.filter(bool)),
+    clause(ANY, _singles, texts | filter_numbers | st.booleans()), clause(ANY, _ranges, texts | filter_numbers),
+    clause(ANY, _lists, st.lists(texts | filter_numbers, max_size=4)), clause(ANY, _texts, texts.filter(bool)),
     clause(ANY, [FilterOperator.IS_EMPTY], st.none()),
-)
+)  # fmt: skip
 
 
 def group(children):

@@ -194,10 +194,8 @@ def test_own_loggers_and_the_example_of_settings_show_neither_question_nor_secre
 
 
 COMMANDS = {
-    "doctor": ["doctor"],
-    "query": ["--traceback", "query", QUESTION, "--explain"],
-    "stats": ["--traceback", "stats"],
-}
+    "doctor": ["doctor"], "query": ["--traceback", "query", QUESTION, "--explain"], "stats": ["--traceback", "stats"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -528,7 +528,7 @@ _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
 _OF_SUBJECT: Final = 0.1
-_BARE, _BARE_START = 90, 24  # "Type: integer, default: 28." has its word early, and no more than this width
+_BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 
 
 def _weighed(
@@ -560,7 +560,7 @@ def _with_subjects(found: Found, scores: Scores) -> Scores:
     for i, (c, default) in enumerate(zip(found, shown, strict=True)):
         since = since if _adjoins(found, i - 1) else i
         if default is not None:
-            if since < i and c.width <= _BARE and default.start() <= _BARE_START:
+            if since < i and len(c.terms) <= _BARE:
                 with_subjects[i] = scores[since:i].max() + _OF_SUBJECT
             since = i + 1
     return with_subjects

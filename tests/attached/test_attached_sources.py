@@ -125,12 +125,9 @@ def orphan():
     kept = vector_index(contracts())
     context = StorageContext.from_defaults(vector_store=kept.vector_store)
     return VectorStoreIndex(
-        nodes=None,
-        index_struct=kept.index_struct,
-        embed_model=FakeEmbedding(dimension=64),
-        storage_context=context,
+        nodes=None, index_struct=kept.index_struct, embed_model=FakeEmbedding(dimension=64), storage_context=context,
         callback_manager=CallbackManager([]),
-    )
+    )  # fmt: skip
 
 
 def graph():

@@ -17,12 +17,9 @@ CAT, MARS = QUESTION, "How many moons does Mars have?"
 def synthesizer(llm, kind=CompactAndRefine, **options):
     """A response synthesizer of LlamaIndex with everything that it would look up in ``Settings``."""
     return kind(
-        llm=llm,
-        callback_manager=CallbackManager([]),
-        prompt_helper=PromptHelper.from_llm_metadata(llm.metadata),
-        chat_prompt_helper=ChatPromptHelper.from_llm_metadata(llm.metadata),
-        **options,
-    )
+        llm=llm, callback_manager=CallbackManager([]), prompt_helper=PromptHelper.from_llm_metadata(llm.metadata),
+        chat_prompt_helper=ChatPromptHelper.from_llm_metadata(llm.metadata), **options,
+    )  # fmt: skip
 
 
 class Spans(BaseSpanHandler[SimpleSpan]):

@@ -426,13 +426,9 @@ class Splitting(NoPrompts, BaseQuestionGenerator):
 def test_under_a_sub_question_engine(router, use_async):
     llm = FakeLLM(["Sixteen hours and two moons."])
     engine = SubQuestionQueryEngine(
-        question_gen=Splitting(),
-        response_synthesizer=synthesizer(llm),
-        query_engine_tools=zoo_and_sky(router),
-        callback_manager=CallbackManager([]),
-        verbose=False,
-        use_async=use_async,
-    )
+        question_gen=Splitting(), response_synthesizer=synthesizer(llm), query_engine_tools=zoo_and_sky(router),
+        callback_manager=CallbackManager([]), verbose=False, use_async=use_async,
+    )  # fmt: skip
     for response in (engine.query("Cats and moons?"), asyncio.run(engine.aquery("Cats and moons?"))):
         assert str(response) == "Sixteen hours and two moons."
         found = {n.node.ref_doc_id for n in response.source_nodes}

@@ -33,12 +33,10 @@ from agentic_retriever.synthesis import ExtractiveSynthesizer, Synthesizer
 from agentic_retriever.testing import FakeLLM
 
 PARENTS = {
-    "AgenticRouter.route": "AgenticRouter.query",
-    "AgenticRouter.search": "AgenticRouter.query",
-    "HybridRetriever.search": "AgenticRouter.search",
-    "AgenticRouter.refine": "AgenticRouter.search",
+    "AgenticRouter.route": "AgenticRouter.query", "AgenticRouter.search": "AgenticRouter.query",
+    "HybridRetriever.search": "AgenticRouter.search", "AgenticRouter.refine": "AgenticRouter.search",
     "AgenticRouter.synthesize": "AgenticRouter.query",
-}
+}  # fmt: skip
 
 
 def ours(spans):

@@ -26,13 +26,11 @@ JSON_VALUES = st.recursive(
 KEYS = st.sampled_from("abcdef")
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("get"), KEYS),
-        st.tuples(st.just("share"), KEYS, st.sampled_from([0.0, 1.0, 2.5, 10.0])),
-        st.tuples(st.just("wait"), st.sampled_from([0.0, 0.5, 1.0, 3.0])),
-        st.tuples(st.just("clear")),
+        st.tuples(st.just("get"), KEYS), st.tuples(st.just("share"), KEYS, st.sampled_from([0.0, 1.0, 2.5, 10.0])),
+        st.tuples(st.just("wait"), st.sampled_from([0.0, 0.5, 1.0, 3.0])), st.tuples(st.just("clear")),
     ),
     max_size=60,
-)
+)  # fmt: skip
 
 
 class FakeStore:

@@ -30,12 +30,10 @@ def selection(name, *, mode="profile", confidence=0.75):
 
 def route(query="What is new?", **changes):
     given = {
-        "index": selection("news"),
-        "strategy": selection("hybrid", mode="heuristic", confidence=0.5),
-        "complexity": Complexity.SIMPLE,
-        "complexity_score": 0.25,
+        "index": selection("news"), "strategy": selection("hybrid", mode="heuristic", confidence=0.5),
+        "complexity": Complexity.SIMPLE, "complexity_score": 0.25,
         "degraded": (Degradation(step="embedding", reason="gone", fallback="words only"),),
-    }
+    }  # fmt: skip
     return RouteDecision(query=query, **{**given, **changes})
 
 

@@ -222,6 +222,13 @@ def test_an_output_that_is_closed_or_full(home, output, code, told):
     assert (done.returncode in code, done.stderr.partition(";")[0]) == (True, told)
 
 
+def test_a_line_goes_through_a_pipe_at_once():
+    read, write = os.pipe()
+    with open(read, encoding="utf-8") as there, open(write, "w", encoding="utf-8") as here:  # noqa: PTH123
+        Console(here, io.StringIO()).line("listening on http://127.0.0.1:1")
+        assert there.readline() == "listening on http://127.0.0.1:1\n"
+
+
 def test_a_second_interrupt_ends_the_program_at_once(monkeypatch, capsys):
     handlers = []
     monkeypatch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))

@@ -170,11 +170,9 @@ def test_everything_refused(doctor):
     pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
     where = f"127.0.0.1:{free_port()}"
     code, found = doctor(
-        process=True,
-        **tiers(f"http://127.0.0.1:{free_port()}"),
-        REDIS_URL=f"redis://:secret@{where}/0",
+        process=True, **tiers(f"http://127.0.0.1:{free_port()}"), REDIS_URL=f"redis://:secret@{where}/0",
         DATABASE_URL=f"postgresql://me:secret@{where}/none",
-    )
+    )  # fmt: skip
     assert_down(code, found)
 
 

@@ -18,10 +18,8 @@ from agentic_retriever.testing import FakeEmbedding
 def test_beir_folder(boats):
     dataset = datasets.load_dataset(boats)
     assert (dataset.name, dataset.kind, dataset.description) == (
-        "boats",
-        datasets.DatasetKind.BEIR,
-        "boats and the harbour",
-    )
+        "boats", datasets.DatasetKind.BEIR, "boats and the harbour",
+    )  # fmt: skip
     assert {d.doc_id: d.text for d in dataset.documents} == BOATS
     assert [(q.query_id, q.text, q.index, dict(q.relevance)) for q in dataset.queries] == [
         (i, text, "boats", {doc_id: 1}) for i, (text, doc_id) in BOAT_QUERIES.items()

@@ -257,10 +257,8 @@ def test_the_best_of_each_intent_and_the_best_for_all():
     }
     found = IntentQuality.of(rows, asked.values())
     assert (found.best_fixed, found.oracle, found.oracle_mean) == (
-        "vector",
-        {"exact": "vector", "lookup": "hybrid"},
-        1.0,
-    )
+        "vector", {"exact": "vector", "lookup": "hybrid"}, 1.0,
+    )  # fmt: skip
     assert (found.mean("hybrid"), found.mean("auto")) == (0.5, 0.75)
     assert found.table("t").lines[1] == "auto is +0.250 from the best fixed (vector), 75% of the best by intent"
     assert IntentQuality.merged([found, found]).means == found.means

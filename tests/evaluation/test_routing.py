@@ -186,11 +186,9 @@ def test_stage_two():
 def test_complexity(monkeypatch):
     monkeypatch.setattr(routing, "assess_complexity", lambda text: (Complexity(text.split()[0]), 0.5))
     queries = [
-        query("complex a", None, complexity=Complexity.COMPLEX),
-        query("simple b", None, complexity=Complexity.COMPLEX),
-        query("simple c", None, complexity=Complexity.SIMPLE),
-        query("simple d", None),
-    ]
+        query("complex a", None, complexity=Complexity.COMPLEX), query("simple b", None, complexity=Complexity.COMPLEX),
+        query("simple c", None, complexity=Complexity.SIMPLE), query("simple d", None),
+    ]  # fmt: skip
     found = routing.evaluate_complexity(queries)
     assert found.to_dict()["balanced_accuracy"] == pytest.approx(0.75)
     assert found.to_dict()["by_dataset"] == {"d": pytest.approx(2 / 3)}

@@ -104,11 +104,9 @@ def test_groups():
     a, b = clause(key="a", value=1), clause(key="b", value=1)
     both, one, none = {"a": 1, "b": 1}, {"a": 1, "b": 2}, {}
     cases = {
-        FilterCondition.AND: (True, False, False),
-        FilterCondition.OR: (True, True, False),
-        FilterCondition.NOT: (False, False, True),
-        None: (True, False, False),
-    }
+        FilterCondition.AND: (True, False, False), FilterCondition.OR: (True, True, False),
+        FilterCondition.NOT: (False, False, True), None: (True, False, False),
+    }  # fmt: skip
     for condition, expected in cases.items():
         pair = group(a, b, condition=condition)
         assert tuple(matches(row, pair) for row in (both, one, none)) == expected, condition

@@ -159,6 +159,14 @@ def test_a_word_in_one_node_finds_it_in_every_script(query, text):
     assert found[0][1] > 0
 
 
+@given(CORPORA, st.text("abcdefg ", max_size=6))
+def test_the_share_of_a_query_that_is_known_agrees_with_a_plain_count(texts, query):
+    counts = [sum(letter in text for text in texts.values()) for letter in set(query) - {" "}]
+    rarity = [math.log(1 + (len(texts) - count + 0.5) / (count + 0.5)) for count in counts]
+    known = sum(rare for rare, count in zip(rarity, counts, strict=True) if count)
+    assert build(texts).known_share(query) == pytest.approx(known / sum(rarity) if rarity else 0.0)
+
+
 def test_bad_parameters_are_refused():
     for k1, b in ((-0.1, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.2, -0.1), (1.2, 1.1), (1.2, math.nan)):
         with pytest.raises(ConfigError, match="BM25 needs"):

@@ -16,6 +16,7 @@ from agentic_retriever.indices.profile import (
     StrategyMeasure,
     collect_identifiers,
     collect_people,
+    count_languages,
     make_profile,
     name_words,
     neighbour_mean,
@@ -49,6 +50,12 @@ def test_identifiers_by_kind_but_for_kinds_with_too_many():
     many = [ProfiledNode(str(at), f"P-{at}", {}) for at in range(MAX_OF_A_KIND + 1)]
     assert "a9" not in collect_identifiers(many)
     assert len(collect_identifiers(many[:-1])["a9"]) == MAX_OF_A_KIND
+
+
+def test_a_language_is_that_of_each_part_and_not_the_one_told_of_its_document():
+    long = "The pump runs as long as the valve is open, and it stops when the water is cold. " * 3
+    nodes = [ProfiledNode("a", long, {"language": "nl"}), ProfiledNode("b", "Pompen", {"language": "nl"})]
+    assert count_languages(nodes) == {"en": 1, "nl": 1}
 
 
 def test_neighbour_mean_agrees_with_a_plain_count():
@@ -120,10 +127,8 @@ def measured(**changes) -> MeasuredStrategies:
 
 @given(
     strategies=st.dictionaries(st.sampled_from(Strategy), MEASURES),
-    dataset=st.text(st.characters(exclude_categories=())),
-    version=st.integers(0, 10**9),
-    queries=st.integers(1, 10**9),
-)
+    dataset=st.text(st.characters(exclude_categories=())), version=st.integers(0, 10**9), queries=st.integers(1, 10**9),
+)  # fmt: skip
 def test_what_is_written_comes_back(tmp_path_factory, strategies, dataset, version, queries):
     folder = tmp_path_factory.mktemp("index")
     value = measured(strategies=strategies, dataset=dataset, index_version=version, queries=queries)

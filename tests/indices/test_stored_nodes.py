@@ -565,3 +565,16 @@ def test_kills_in_the_write_phase_of_updates_lose_nothing_and_leave_nothing_twic
     command = [sys.executable, "-c", PROCESS + KILLED, str(tmp_path), os.environ.get("KILLS", "8")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "done\n", done.stderr[-2_000:]
+
+
+@pytest.mark.parametrize(("is_local", "limit"), [(True, None), (False, 1.0)])
+def test_a_model_in_this_process_may_take_long_to_load_before_a_description_is_embedded(
+    is_local, limit, index, monkeypatch
+):
+    asked = Mock(return_value=[0.0] * 8)
+    monkeypatch.setattr(EmbeddingModel, "embed_query", asked)
+    monkeypatch.setattr(index.embedding, "is_local", is_local)
+    monkeypatch.setattr(index, "description", "Pumps")
+    Indexer(index).add_documents([Document(text="The pump runs.")])
+    index.build_search()
+    asked.assert_called_with("Pumps", timeout_s=limit)

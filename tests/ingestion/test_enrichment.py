@@ -270,10 +270,8 @@ def test_what_stands_in_a_file_beside_goes_before_and_is_no_document(tmp_path):
     assert [file.name for file in files] == ["a.md", "b.md"]
     [a], b = (list(read_source(file, root=tmp_path)) for file in files)
     assert (a.title, dict(a.metadata), dict(a.origins)) == (
-        "New",
-        {"year": 2020, "team_name": "x"},
-        {"year": "sidecar", "title": "sidecar", "team_name": "sidecar"},
-    )
+        "New", {"year": 2020, "team_name": "x"}, {"year": "sidecar", "title": "sidecar", "team_name": "sidecar"},
+    )  # fmt: skip
     assert [Path(b[0].source).name, b[0].reason[:25], b[1].text] == [
         "b.meta.json", "holds a JSON list, not an", "Text of b.",
     ]  # fmt: skip

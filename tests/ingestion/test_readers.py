@@ -390,12 +390,10 @@ def test_the_content_hash_follows_everything_that_nodes_are_made_of(make_doc):
     base = make_doc("text", metadata={"a": 1, "b": [1]})
     assert base.content_hash == make_doc("text", metadata={"b": [1], "a": 1}, source="/elsewhere").content_hash
     others = [
-        make_doc("Text", metadata=base.metadata),
-        make_doc("text", metadata={"a": 2, "b": [1]}),
-        make_doc("text", metadata={"a": "1", "b": [1]}),
-        make_doc("text", metadata=base.metadata, title="T"),
+        make_doc("Text", metadata=base.metadata), make_doc("text", metadata={"a": 2, "b": [1]}),
+        make_doc("text", metadata={"a": "1", "b": [1]}), make_doc("text", metadata=base.metadata, title="T"),
         make_doc("text", metadata=base.metadata, kind="txt"),
-    ]
+    ]  # fmt: skip
     assert len({base.content_hash, *(doc.content_hash for doc in others)}) == 6
 
 
@@ -417,14 +415,11 @@ AS_WRITTEN = [
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [
-        *((f"a:{text}", "a", value) for text, value in VALUES),
-        *((f"a: {text}", "a", text) for text in AS_WRITTEN),
-        ("año de emisión: 2020", "año de emisión", 2020),
-        ("2020: 1", "2020", 1),
-        ('"quoted": 1', "quoted", 1),
+        *((f"a:{text}", "a", value) for text, value in VALUES), *((f"a: {text}", "a", text) for text in AS_WRITTEN),
+        ("año de emisión: 2020", "año de emisión", 2020), ("2020: 1", "2020", 1), ('"quoted": 1', "quoted", 1),
         ("# comment\n\na: 1", "a", 1),
     ],
-)
+)  # fmt: skip
 def test_values_of_front_matter(line, key, value):
     found = parse_front_matter(f"---\n{line}\n---\nbody")
     assert found is not None
@@ -534,10 +529,8 @@ def test_a_page_is_chunked_by_its_headings(read_one):
     doc = read_one("a.html", html)
     nodes = chunk_document(doc, ChunkSettings())
     assert [(node.metadata.get("section"), node.metadata["chunk_type"]) for node in nodes] == [
-        (None, "text"),
-        ("1.2 Limits", "table"),
-        ("Code", "code"),
-    ]
+        (None, "text"), ("1.2 Limits", "table"), ("Code", "code"),
+    ]  # fmt: skip
 
 
 def line(**fields):

@@ -112,12 +112,9 @@ def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(gate)
 
 
 @given(
-    failed=st.integers(1, 5),
-    kind=st.sampled_from(FailureKind),
-    left=st.floats(0, 100),
-    asked=st.none() | st.floats(0, 100),
-    draw=st.floats(0, 1, exclude_max=True),
-)
+    failed=st.integers(1, 5), kind=st.sampled_from(FailureKind), left=st.floats(0, 100),
+    asked=st.none() | st.floats(0, 100), draw=st.floats(0, 1, exclude_max=True),
+)  # fmt: skip
 def test_wait_fits_the_time_and_only_what_may_pass_is_retried(failed, kind, left, asked, draw):
     policy = RetryPolicy(draw=lambda: draw)
     wait = policy.wait_s(failed, kind, left_s=left, retry_after_s=asked)

@@ -50,11 +50,9 @@ WRAPPINGS = st.sampled_from(["%s", "```json\n%s\n```", "Here it is: %s Enjoy!", 
 
 @settings(max_examples=300)
 @given(
-    st.lists(JSON, max_size=4) | st.dictionaries(st.text(max_size=6), JSON, max_size=4),
-    WRAPPINGS,
-    st.booleans(),
+    st.lists(JSON, max_size=4) | st.dictionaries(st.text(max_size=6), JSON, max_size=4), WRAPPINGS, st.booleans(),
     st.sampled_from([None, 2]),
-)
+)  # fmt: skip
 def test_json_is_found_as_the_standard_library_reads_it(value, wrapping, ascii_only, indent):
     written = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     assert json_values(wrapping.replace("%s", written)) == [value]

@@ -164,12 +164,9 @@ def test_notebook_runs(name, kernel_environment, tmp_path, record_property):
     place.mkdir()
     notebook = stored(name)
     client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(place)}},
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(place)}},
         extra_arguments=["--IPKernelApp.log_level=40"],
-    )
+    )  # fmt: skip
     client.execute(env=kernel_environment)
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):

@@ -465,14 +465,12 @@ def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
 
     nodes = [
         TextNode(
-            id_=f"n{i}",
-            text=f"red apple harvest number {i}",
-            metadata={"nested": {"list": [i, {"deep": [i]}]}, "tags": ["a", "b"]},
-            excluded_llm_metadata_keys=["tags"],
+            id_=f"n{i}", text=f"red apple harvest number {i}",
+            metadata={"nested": {"list": [i, {"deep": [i]}]}, "tags": ["a", "b"]}, excluded_llm_metadata_keys=["tags"],
             relationships={NodeRelationship.SOURCE: related(f"doc{i}"), NodeRelationship.CHILD: [related("n9")]},
         )
         for i in range(4)
-    ]
+    ]  # fmt: skip
     index = (make_index if place == "memory" else make_edge_index)(nodes, FakeEmbedding())
     adapter = retrievers.build_adapter(strategy, index, settings)
     request = retrievers.RetrievalRequest("compare the red apple and the harvest", 10)

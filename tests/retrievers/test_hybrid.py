@@ -18,10 +18,12 @@ from agentic_retriever import retrievers
 from agentic_retriever.errors import ConfigError, EmbeddingError, RetrievalError, StoreDamagedError, StoreError
 from agentic_retriever.retrievers.hybrid import (
     DEFAULT_FUSION,
+    WORDS_KNOWN,
     WORDS_SPEAK,
     Fusion,
     FusionModel,
     FusionTrainedOn,
+    SideLists,
     dense_excess,
     fuse,
     installed_fusion,
@@ -98,12 +100,9 @@ def test_fusion_equals_the_plain_definition(method, lists, weights):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.sampled_from(list(Fusion)),
-    LISTS,
-    WEIGHTS,
-    st.none() | st.fixed_dictionaries({"bm25": st.floats(-200, 200)}),
+    st.sampled_from(list(Fusion)), LISTS, WEIGHTS, st.none() | st.fixed_dictionaries({"bm25": st.floats(-200, 200)}),
     st.randoms(use_true_random=False),
-)
+)  # fmt: skip
 def test_no_order_of_sources_or_entries_matters(method, lists, weights, floors, rng):
     names = list(lists)
     rng.shuffle(names)
@@ -186,12 +185,9 @@ def test_calibrated_scores_stay_in_the_unit_interval(dense, words, weight, floor
 @settings(max_examples=300, deadline=None)
 @given(
     st.dictionaries(IDS, st.integers(0, 50).map(float), min_size=2),
-    st.dictionaries(IDS, st.integers(0, 50).map(float)),
-    st.floats(0.05, 0.95),
-    st.integers(1, 60),
-    st.booleans(),
+    st.dictionaries(IDS, st.integers(0, 50).map(float)), st.floats(0.05, 0.95), st.integers(1, 60), st.booleans(),
     st.data(),
-)
+)  # fmt: skip
 def test_a_better_score_never_makes_a_node_fall_behind(dense, words, weight, more, whole, data):
     node = data.draw(st.sampled_from(sorted(dense)))
 
@@ -264,6 +260,14 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     flat = background(0.8, 0.0, 99)
     for unknown in (of(29), of(99, None), of(99, math.nan), dense_excess(0.9, None), dense_excess(0.9, flat)):
         assert unknown is None
+
+
+def test_words_that_the_index_hardly_knows_say_little():
+    lists = {"dense": [("near", 0.9), ("word", 0.8)], "bm25": [("word", 3.0)]}
+    first = [
+        SideLists(lists=lists, floors={"bm25": 0.0}, excess=None, known=known).merged(0.4)[0] for known in (1, 0.2)
+    ]
+    assert first == [("word", pytest.approx(0.6)), ("near", pytest.approx(1 - 0.6 * 0.2 / WORDS_KNOWN))]
 
 
 @pytest.mark.parametrize("trained_on", [None, TRAINED])

@@ -414,13 +414,11 @@ def test_shipped_tables_are_whole_and_have_the_form_that_texts_are_brought_to():
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({**a_table(), "clauses": []}, "must be an object with the keys"),
-        (a_table(more=[]), "more"),
-        (a_table(joints="and"), "joints must be a list"),
-        (a_table(joints=[""]), "joints must be a list"),
+        ({**a_table(), "clauses": []}, "must be an object with the keys"), (a_table(more=[]), "more"),
+        (a_table(joints="and"), "joints must be a list"), (a_table(joints=[""]), "joints must be a list"),
         (a_table(versus=["("]), "versus holds something that is no regular expression"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_table_names_file_and_key(data, told):
     with pytest.raises(errors.ConfigError, match=r"languages/xx\.json") as caught:
         parse_table(data, file="languages/xx.json")

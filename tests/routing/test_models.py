@@ -388,12 +388,10 @@ def auto_strategy(evidence, *replies, **options):
 @pytest.mark.parametrize(
     ("evidence", "options", "asks"),
     [
-        (Evidence(0.9), {}, False),
-        (Evidence(0.55), {}, True),
-        (Evidence(0.9, abstained=True), {}, True),
+        (Evidence(0.9), {}, False), (Evidence(0.55), {}, True), (Evidence(0.9, abstained=True), {}, True),
         (Evidence(0.9), {"margin": 0.9}, True),
     ],
-)
+)  # fmt: skip
 def test_a_small_lead_or_abstention_is_put_to_the_model(boats, bread, evidence, options, asks):
     auto, llm = auto_index(evidence, "bread", **options)
     selection = auto.classify("q", [boats, bread], query_vector=None)

@@ -316,12 +316,10 @@ def test_the_first_check_that_applies_decides(query, is_complex):
 @pytest.mark.parametrize(
     ("questions", "verdict", "least"),
     [
-        (SPANISH_TWO_STEPS, Complexity.COMPLEX, 12),
-        (SPANISH_ONE_STEP, Complexity.SIMPLE, 14),
-        (THAI_TWO_STEPS, Complexity.COMPLEX, 13),
-        (THAI_ONE_STEP, Complexity.SIMPLE, 14),
+        (SPANISH_TWO_STEPS, Complexity.COMPLEX, 12), (SPANISH_ONE_STEP, Complexity.SIMPLE, 14),
+        (THAI_TWO_STEPS, Complexity.COMPLEX, 13), (THAI_ONE_STEP, Complexity.SIMPLE, 14),
     ],
-)
+)  # fmt: skip
 def test_questions_in_several_steps_are_told_by_their_wording(questions, verdict, least):
     assert sum(routing.assess_complexity(query)[0] is verdict for query in questions) >= least
 

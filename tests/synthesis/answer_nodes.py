@@ -10,13 +10,10 @@ def make_node(
 ) -> NodeWithScore:
     """A node as ingestion makes them when ``start`` is given, else one that does not know its place."""
     node = TextNode(
-        text=text,
-        id_=node_id or f"{doc_id}:{start}:{hash(text)}",
-        metadata=metadata,
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc_id)},
-        start_char_idx=start,
+        text=text, id_=node_id or f"{doc_id}:{start}:{hash(text)}", metadata=metadata,
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc_id)}, start_char_idx=start,
         end_char_idx=None if start is None else start + len(text),
-    )
+    )  # fmt: skip
     return NodeWithScore(node=node, score=1.0)
 
 

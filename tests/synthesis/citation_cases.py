@@ -345,11 +345,9 @@ class Rates:
         """Precision and recall, with accepting the true and with finding the false as the aim."""
         accepted, lost, rejected, missed = self.counts(languages)
         return {
-            "supported precision": accepted / (accepted + missed),
-            "supported recall": accepted / (accepted + lost),
-            "unsupported precision": rejected / (rejected + lost),
-            "unsupported recall": rejected / (rejected + missed),
-        }
+            "supported precision": accepted / (accepted + missed), "supported recall": accepted / (accepted + lost),
+            "unsupported precision": rejected / (rejected + lost), "unsupported recall": rejected / (rejected + missed),
+        }  # fmt: skip
 
 
 def measured(half: str) -> Rates:

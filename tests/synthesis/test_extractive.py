@@ -68,6 +68,16 @@ def test_a_word_alone_above_a_paragraph_heads_it_and_what_a_colon_announces_come
     assert "FD 37" in extract("What values do the bytes have?", [make_node(magic, start=0)], max_sentences=1).text
 
 
+def test_what_holds_by_default_belongs_to_the_sentence_before_it():
+    text = (
+        "-fontsize N: Specify the point size of the letters around it. The default is 12.\n\n"
+        "-glare N: Draw a glare around the sun with a radius of N. Larger values draw more. The default value is 28."
+    )
+    found = extract("How large is the glare around the sun unless I change it?", [make_node(text)], max_sentences=2)
+    assert "28" in found.text
+    assert "12" not in found.text
+
+
 def test_what_conditions_said_counts_as_found():
     passages = assemble([make_node("Deed 10 of Somchai, 4 rai.")], max_chars=9_999)
     plain, settled = (
@@ -408,6 +418,8 @@ def test_words_of_another_language_count_only_where_no_vector_tells_more(handboo
     seen = figures(query, handbook, nearness(3.0))
     assert seen["reachable"] is None
     assert seen["beyond"] == pytest.approx(3.0, abs=0.01)
+    spanish = [make_node("La dieta diaria para las comidas es de 48 euros.", start=0, node_id="t1")]
+    assert figures(query, spanish, nearness(3.0))["reachable"] is None  # words are cut as English ones
 
 
 @pytest.mark.parametrize(

@@ -363,11 +363,9 @@ def test_what_nodes_say_stays_inside_its_frame(handbook, text):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.text(max_size=80),
-    st.lists(st.text(max_size=120), max_size=4),
-    st.text(max_size=120),
+    st.text(max_size=80), st.lists(st.text(max_size=120), max_size=4), st.text(max_size=120),
     st.sampled_from([None, "en", "th", "xx", ""]),
-)
+)  # fmt: skip
 def test_nothing_makes_it_raise(query, texts, reply, language):
     synthesizer, _ = with_model([reply], answered_from=0.0)
     nodes = [make_node(text, start=i, doc_id=str(i)) for i, text in enumerate(texts)]

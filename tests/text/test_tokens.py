@@ -114,6 +114,13 @@ def test_other_spelling_finds_it(language: str, written: str, typed: str) -> Non
     assert count_overlap(tokenizer.tokens(typed), tokenizer.tokens(written)) == 1.0
 
 
+def test_function_words_of_a_query_in_another_language_tell_nothing() -> None:
+    french = Tokenizer("en").weighed_tokens("Quelle est la taille du tampon dans les réglages de Yoshimi ?")
+    assert french == Tokenizer("en").query_tokens("taille tampon réglages Yoshimi")
+    assert "mit" in Tokenizer("en").query_tokens("MIT Lizenz")  # one alone may be a word of this language
+    assert "la" in Tokenizer("en").tokens("la taille")
+
+
 @given(ANY_TEXT, LANGUAGES)
 def test_never_raises(text: str, language: str) -> None:
     tokenizer = Tokenizer(language)
