@@ -102,5 +102,4 @@ def test_unusable_questions_and_top_k_are_refused_with_a_short_message():
     for top_k in [0, -1, 10**9, "5", True, 2.0, None, float("nan")]:
         with pytest.raises(InvalidQueryError, match="top_k must be"):
             check_top_k(top_k)
-        assert check_top_k(1) == 1
-        assert check_top_k(50, maximum=50) == 50
+        assert (check_top_k(1), check_top_k(50, maximum=50)) == (1, 50)

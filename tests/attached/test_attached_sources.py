@@ -203,8 +203,7 @@ def test_an_index_without_an_embedding_model_is_searched_by_words(caplog):
 def test_a_query_engine_is_asked_for_nodes_and_never_for_an_answer():
     engine = query_engine(vector_index(contracts()).as_retriever(similarity_top_k=1))
     found = ids(search(attached(engine), "vector", "paid leave").nodes)
-    assert len(found) == 3
-    assert found[0] == "staff"
+    assert (len(found), found[0]) == (3, "staff")
     assert engine.retriever.similarity_top_k == 1, "the engine itself was changed"
 
 
@@ -346,8 +345,7 @@ def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path):
     seen = [made.version]
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
     seen.append(caught_up(made).version)
-    assert made.count() == 5
-    assert made.profile().nodes == 5
+    assert (made.count(), made.profile().nodes) == (5, 5)
     index.delete_nodes(["new"], delete_from_docstore=True)
     seen.append(caught_up(made).version)
     assert made.count() == 4

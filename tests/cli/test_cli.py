@@ -426,8 +426,7 @@ def test_a_settings_file_that_is_a_folder_or_no_text_is_named_and_told_by_the_co
             RouterConfig.load(tmp_path / name, env={})
     (tmp_path / ".env").write_text(f"{PREFIX}TOP_K=many\n", encoding="utf-8")
     done = run_process(tmp_path, "index", "list")
-    assert done.returncode == 3
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (3, "")
     [line] = done.stderr.splitlines()
     assert all(part in line for part in ("top_k", "a whole number", ".env"))
 
@@ -442,8 +441,7 @@ def test_the_command_line_tells_a_wrong_file_that_settings_name_in_one_line(tmp_
         lines = [f"{PREFIX}{name}={value}\n" for name, value in settings.items()]
         (home / ".env").write_text("".join(lines), encoding="utf-8")
         done = run_process(home, "route", "Which?")
-        assert done.returncode == 3
-        assert done.stdout == ""
+        assert (done.returncode, done.stdout) == (3, "")
         [line] = done.stderr.splitlines()
         assert line.startswith("error: setting prices_file: ")
         assert file in line

@@ -84,8 +84,7 @@ def test_texts_go_out_in_batches_and_progress_adds_up():
     model(Counting(embed_batch_size=100), batch_size=4).embed_passages(
         [str(i) for i in range(10)], on_progress=seen.append
     )
-    assert sizes == [4, 4, 2]
-    assert sum(seen) == 10
+    assert (sizes, sum(seen)) == ([4, 4, 2], 10)
 
 
 @pytest.mark.parametrize(("memory_size", "calls"), [(2048, [1, 1, 2]), (0, [1, 2, 3])])

@@ -294,8 +294,7 @@ def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_l
     base.calls.clear()
     index.build_views()
     assert index.hierarchy().outlines == {}
-    assert index.summaries().coverage == 0.0
-    assert base.calls == []
+    assert (index.summaries().coverage, base.calls) == (0.0, [])
     index = storage.create("nodes", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     text = "The red kite flies high. " * 12
     Indexer(index).add_nodes([TextNode(id_="n1", text=text), TextNode(id_="n2", text="short")])
@@ -332,8 +331,7 @@ def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_o
     assert view.coverage == 1.0
     assert sorted(i for ids in view.chunks.values() for i in ids) == sorted(n.node_id for n in guides.nodes())
     best = view.search(guides.embedding.embed_query("All about pears").tolist(), 2)
-    assert best[0].doc_id == "pears"
-    assert len(best) == 2
+    assert (best[0].doc_id, len(best)) == ("pears", 2)
     prompts = []
 
     def write(prompt):

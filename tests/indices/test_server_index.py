@@ -80,8 +80,7 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
     assert isinstance(index.vector_store, QdrantServerVectorStore)
     assert not (index.folder / "chunks").exists()
     assert index.keyword() is index.both_sides()
-    assert index.count() == 36
-    assert index.profile().nodes == 36
+    assert (index.count(), index.profile().nodes) == (36, 36)
     assert index.vector_rows() is None
     server = storage.server
     storage.shut("docs")
@@ -273,8 +272,7 @@ def test_a_copy_that_was_cut_off_goes_on(storage, embedding, small_pages, to, ne
     assert everything(storage.open("docs", embedding)) == before
     again = Cut()
     report = copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=again)
-    assert report.resumed == 20
-    assert again.begun == [("chunks", 16)]
+    assert (report.resumed, again.begun) == (20, [("chunks", 16)])
     assert again.pages == 2
     target = storage.open(new_name or "docs", embedding)
     assert target.is_remote is (to == "server")

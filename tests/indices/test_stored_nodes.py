@@ -49,8 +49,7 @@ def catalog(tmp_path, address):
 def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_removed_in_two_steps(catalog):
     catalog.begin([(entry("a"), ["n1"])])
     assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
-    assert catalog.get("a").content_hash == ""
-    assert catalog.version() == 0
+    assert (catalog.get("a").content_hash, catalog.version()) == ("", 0)
     document = entry("a", text="ข้อความ \U0001f600 \n")
     catalog.begin([(document, ["n1", "n2"])])
     catalog.confirm([(document, ["n1", "n2"])])
@@ -109,8 +108,7 @@ def test_state_survives_reopening_and_garbage_is_damage(tmp_path, catalog):
 def test_a_failed_write_changes_nothing_and_threads_share_one_catalog(catalog):
     with pytest.raises(AttributeError):
         catalog.confirm([(entry("a"), ["n1"]), (None, ["n2"])])
-    assert catalog.doc_ids() == []
-    assert catalog.version() == 0
+    assert (catalog.doc_ids(), catalog.version()) == ([], 0)
 
     def work(i):
         for j in range(10):
@@ -118,8 +116,7 @@ def test_a_failed_write_changes_nothing_and_threads_share_one_catalog(catalog):
             catalog.counts()
 
     in_threads(work, range(8))
-    assert catalog.counts().documents == 80
-    assert catalog.version() == 80
+    assert (catalog.counts().documents, catalog.version()) == (80, 80)
 
 
 def manifest(**changes):
@@ -229,8 +226,7 @@ def test_a_run_costs_what_has_changed_a_removed_file_leaves_nothing_and_the_node
     (folder / "gamma.md").write_bytes(b"\x00\x01\x02binary\x00")
     (folder / "empty.txt").write_text("")
     report = Indexer(index).add_path(folder)
-    assert len(report.skipped) == 2
-    assert report.removed == 0
+    assert (len(report.skipped), report.removed) == (2, 0)
     assert "gamma.md" in doc_ids_in_store(index)
 
 
@@ -464,8 +460,7 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     )
     done = run_forked(code, storage.data_dir)
     assert done.stdout.split() == ["busy", "kept"], done.stderr
-    assert index.count() == 3
-    assert errors.StoreBusyError.exit_code == 7
+    assert (index.count(), errors.StoreBusyError.exit_code) == (3, 7)
     storage.close()
     other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
     with pytest.raises(

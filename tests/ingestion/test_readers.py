@@ -653,8 +653,7 @@ def test_documents_keep_id_text_and_metadata():
     assert (doc.doc_id, doc.text, doc.title, doc.kind) == ("d1", " # A\n\ntext ", "T", "document")
     assert doc.metadata == {"title": "T", "year": 2020, "when": "2024-05-01"}
     (node,) = chunk_document(doc, ChunkSettings())
-    assert node.ref_doc_id == "d1"
-    assert node.metadata["section"] == "A"
+    assert (node.ref_doc_id, node.metadata["section"]) == ("d1", "A")
 
 
 def test_unusable_documents_are_reported_in_their_place():

@@ -249,8 +249,7 @@ def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider,
     good.reply(stream_body(other, ["ok"]))
     client, needs = two(bad.url, good.url)
     stream = client.stream("q", needs=needs)
-    assert list(stream) == ["ok"]
-    assert len(stream.reply.attempts) == 2
+    assert (list(stream), len(stream.reply.attempts)) == (["ok"], 2)
 
 
 def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on):

@@ -161,8 +161,7 @@ def test_neither_order_nor_number_of_indexes_changes_what_is_found(boats, bread,
     long = replace(boats, name="long", sample=np.repeat(boats.sample, 300, axis=0))
     others = [replace(bread, name=f"bread-{at}", sample=np.repeat(bread.sample, 300, axis=0)) for at in range(19)]
     selection = ProfileClassifier().classify("zzz", [*others, long], query_vector=embed("harbour ferry boat"))
-    assert selection.name == "long"
-    assert len(selection.scores) == 20
+    assert (selection.name, len(selection.scores)) == ("long", 20)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -558,8 +558,7 @@ def _axis(texts: list[str]) -> np.ndarray:
 def test_vectors_rescore_where_words_say_nothing():
     nodes = [make_node("Oil is black. Water is wet.", start=0), make_node("New seals fit.", start=0, doc_id="b")]
     found = extract("¿Qué juntas?", nodes, "es", embed=_axis, query_vector=[1.0, 0.0])
-    assert found.text == "New seals fit. [1]"
-    assert found.support == 1.0
+    assert (found.text, found.support) == ("New seals fit. [1]", 1.0)
     assert found.degraded == ()
 
 
