@@ -256,8 +256,8 @@ def count_languages(nodes: Sequence[ProfiledNode]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for node in nodes[:: -(-len(nodes) // _EXAMINED_NODES) or 1]:
         told = node.metadata.get("language")  # of the document, of which parts may be in another one
-        is_told = isinstance(told, str) and told and len(node.text) < _ENOUGH_TEXT
-        counts[told if is_told else detect_language(node.text)] += 1
+        is_short = len(node.text) < _ENOUGH_TEXT
+        counts[told if isinstance(told, str) and told and is_short else detect_language(node.text)] += 1
     del counts[UNDETERMINED]
     return counts
 

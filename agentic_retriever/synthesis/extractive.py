@@ -556,7 +556,8 @@ def _weighed(
 def _with_subjects(found: Found, scores: Scores) -> Scores:
     """Score what only says what holds by default as the best of the sentences before it, which say of what."""
     shown = [_patterns("shows")[DEFAULT].search(c.text) for c in found]
-    with_subjects, since = scores.copy(), 0
+    with_subjects: Scores = scores.copy()
+    since = 0
     for i, (c, default) in enumerate(zip(found, shown, strict=True)):
         since = since if _adjoins(found, i - 1) else i
         if default is not None:
