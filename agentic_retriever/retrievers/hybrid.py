@@ -139,9 +139,7 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 
 FUSION_FILE: Final = "fusion.json"
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little
-WORDS_KNOWN: Final = (
-    0.7  # the share of a question's words, by their rarity, that an index has to have to be heard fully
-)
+WORDS_KNOWN: Final = 0.7  # share of a question's words, by their rarity, from which on they are heard fully
 WORDS_SPEAK: Final = 1.3  # standard deviations of excess that go with e times the score by words
 
 

@@ -527,7 +527,7 @@ _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
-_OF_SUBJECT: Final = 0.1
+_OF_SUBJECT: Final = 0.1  # what a default has before the sentence that says of what
 _BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 
 
