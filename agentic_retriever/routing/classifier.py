@@ -105,8 +105,8 @@ def is_in(profile: IndexProfile, language: str) -> bool:
 def _content_terms(query: str, profile: IndexProfile) -> tuple[str, ...]:
     text = examined(query)
     told = without_requests(without_asking(text))
-    terms = Tokenizer(language=profile.language).query_tokens(told) if told != text else ()
-    return tuple(dict.fromkeys(terms or signals.query_terms(query, profile.language)))[:_MAX_TERMS]
+    tokenizer = Tokenizer(language=profile.language)
+    return tuple(dict.fromkeys(tokenizer.telling_tokens(told) or tokenizer.telling_tokens(text)))[:_MAX_TERMS]
 
 
 def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) -> float:
@@ -196,8 +196,9 @@ def weigh(query: str, known: _Known, near: _Near | None = None) -> dict[str, Evi
     """Collect the evidence for each index, by name; of those in the query's language the first is compared for all."""
     asked = detect_language(query)
     own = np.array([is_in(profile, asked) for profile in known.profiles])
-    terms = {language: signals.query_terms(query, language) for language in {p.language for p in known.profiles}}
-    hits = {profile.name: signals.value_hits(profile, terms[profile.language]) for profile in known.profiles}
+    languages, asked = {profile.language for profile in known.profiles}, examined(query)
+    terms = {language: tuple(Tokenizer(language).telling_tokens(asked)) for language in languages}
+    hits = {p.name: signals.value_hits(p, signals.query_terms(query, p.language)) for p in known.profiles}
     fields = [min(len({hit.field for hit in hits[p.name]}), _MAX_VALUE_FIELDS) for p in known.profiles]
     words, names = _likelihood_ratios(terms, own, known)
     kinds = _kinds(near.cosines if near else None, words, fields)

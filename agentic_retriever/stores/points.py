@@ -487,7 +487,10 @@ def read_nodes(records: Iterable[Point]) -> list[BaseNode]:
 
 
 def rank_points(points: Sequence[EnginePoint], whole: bool, *, accepts: Predicate, top_k: int) -> tuple[list[Hit], int]:
-    """Read the best ``top_k`` of points, by falling score and then by id, and count those that are not ours."""
+    """Read the best ``top_k`` of points, by falling score and then by id, and count those that are not ours.
+
+    Unless these are the whole list, points with the lowest score are left out: others with it may be missing.
+    """
     floor = float("-inf") if whole or not points else points[-1].score
     ranked: list[tuple[float, str, dict[str, Any]]] = []
     foreign = 0

@@ -84,7 +84,7 @@ def _by_words(
 ) -> dict[str, float | None]:
     profile = known.profile
     tokenizer = Tokenizer(profile.language if profile is not None else detect_language(query))
-    asked = tokenizer.query_tokens(without_requests(without_asking(query))) or tokenizer.query_tokens(query)
+    asked = tokenizer.telling_tokens(without_requests(without_asking(query))) or tokenizer.telling_tokens(query)
     terms = tuple(dict.fromkeys(asked))[:_MAX_QUESTION_TERMS]
     if known.settled and passages and not terms:
         return {"reachable": 1.0, "absent": 0.0}

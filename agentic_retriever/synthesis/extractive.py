@@ -134,7 +134,7 @@ def _asked_kinds(query: str) -> frozenset[str]:
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     asked = _patterns("asks")["count"].sub(" ", without_asking(query))
-    terms = tokenizer.query_tokens(asked) or tokenizer.query_tokens(query)
+    terms = tokenizer.telling_tokens(asked) or tokenizer.telling_tokens(query)
     return tuple(dict.fromkeys(terms))
 
 
@@ -220,8 +220,8 @@ class ExtractiveSynthesizer:
         cosines, degraded = self._cosines(found, by_words + by_heading, query_vector, timeout_s)
         shares = any(c.terms & weights.keys() for c in found)
         said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, by_heading, cosines, weights)
-        if DEFAULT in question.kinds:
-            said, whole = _with_subjects(found, said), _with_subjects(found, whole)
+        for i, subject in _subjects_of_defaults(found).items() if DEFAULT in question.kinds else ():
+            said[i], whole[i] = said[subject].max() + _OF_SUBJECT, whole[subject].max() + _OF_SUBJECT
         blind = not cosines and not shares
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
@@ -553,18 +553,16 @@ def _weighed(
     return said, np.array([score * factors[c.passage.number] for score, c in zip(whole, found, strict=True)])
 
 
-def _with_subjects(found: Found, scores: Scores) -> Scores:
-    """Score what only says what holds by default as the best of the sentences before it, which say of what."""
-    shown = [_patterns("shows")[DEFAULT].search(c.text) for c in found]
-    with_subjects: Scores = scores.copy()
-    since = 0
-    for i, (c, default) in enumerate(zip(found, shown, strict=True)):
+def _subjects_of_defaults(found: Found) -> dict[int, slice]:
+    """The sentences before each that only says what holds by default, back to the last such one: they say of what."""
+    subjects, since = dict[int, slice](), 0
+    for i, c in enumerate(found):
         since = since if _adjoins(found, i - 1) else i
-        if default is not None:
+        if _patterns("shows")[DEFAULT].search(c.text):
             if since < i and len(c.terms) <= _BARE:
-                with_subjects[i] = scores[since:i].max() + _OF_SUBJECT
+                subjects[i] = slice(since, i)
             since = i + 1
-    return with_subjects
+    return subjects
 
 
 def _spread(values: Mapping[int, float]) -> dict[int, float]:

@@ -308,7 +308,10 @@ def read_number(text: str, decimal: str) -> float | None:
 
 
 def read_figures(text: str, decimal: str, languages: Iterable[str]) -> Iterator[tuple[str, int, int, object]]:
-    """Tell what a run of figures and signs is: date, number, year or joint, with start, end and value of each."""
+    """Tell what a run of figures, dots, commas, slashes and hyphens is: symbol, start, end and value of each thing.
+
+    ``D`` is a date, ``N`` a number, ``4`` one of four digits that may be a year, ``T`` what joins two, ``W`` neither.
+    """
     moment = _calendar_day(text, day_first=all(_DATES.get(code, {}).get("day_first", True) for code in languages))
     if moment is not None:
         yield "D", 0, len(text), moment

@@ -20,13 +20,8 @@ import Stemmer
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.numbers import MONTHS
 from agentic_retriever.text.scripts import (
-    UNDETERMINED,
-    UNSPACED_CHARS,
-    Script,
-    character_class,
-    detect_language,
-    lexical_form,
-)
+    UNDETERMINED, UNSPACED_CHARS, Script, character_class, detect_language, lexical_form,
+)  # fmt: skip
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
 #
@@ -296,7 +291,11 @@ class Tokenizer:
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
         leaves them out there; words of alphabets are treated as in ``tokens``.
         """
-        return self._cut(text, shorter=False, left_out=self._foreign_function_words(text))
+        return self._cut(text, shorter=False)
+
+    def telling_tokens(self, question: str) -> list[str]:
+        """Cut a question as ``query_tokens`` does, but for the function words of another language."""
+        return self._cut(question, shorter=False, left_out=self._foreign_function_words(question))
 
     def weighed_tokens(self, text: str) -> list[str]:
         """Cut a query as ``query_tokens`` does, for scores that add up over terms.
@@ -307,13 +306,13 @@ class Tokenizer:
         left = self._cut(without_asking(text), shorter=False, size=size) if size == 2 else ()
         return left or self._cut(text, shorter=False, size=size, left_out=self._foreign_function_words(text))
 
-    def _foreign_function_words(self, text: str) -> AbstractSet[str]:
-        """The function words of a query in another language: rare where few texts are in it, they would tell much."""
-        language = detect_language(text)
-        if UNDETERMINED in {language, self.language} or language == self.language:
+    def _foreign_function_words(self, question: str) -> AbstractSet[str]:
+        """Those of a question in another language: rare where few texts are in it, they would seem to tell much."""
+        rules = _rules(detect_language(question))
+        if self.language == UNDETERMINED or rules is self._words:
             return frozenset()
-        words, known = set(_WORD_RE.findall(text)), _rules(language).stopwords
-        found = {word for word in words if fold(word.casefold()) in known and (len(word) == 1 or not word.isupper())}
+        words = (word for word in _WORD_RE.findall(question) if len(word) == 1 or not word.isupper())
+        found = {word for word in words if fold(word.casefold()) in rules.stopwords}
         return found if len(found) > 1 else frozenset()  # one alone may be a word of this language, too
 
     def _cut(self, text: str, *, shorter: bool, size: int = 0, left_out: AbstractSet[str] = frozenset()) -> list[str]:

@@ -117,7 +117,9 @@ def test_other_spelling_finds_it(language: str, written: str, typed: str) -> Non
 def test_function_words_of_a_query_in_another_language_tell_nothing() -> None:
     french = Tokenizer("en").weighed_tokens("Quelle est la taille du tampon dans les réglages de Yoshimi ?")
     assert french == Tokenizer("en").query_tokens("taille tampon réglages Yoshimi")
-    assert "mit" in Tokenizer("en").query_tokens("MIT Lizenz")  # one alone may be a word of this language
+    assert "mit" in Tokenizer("en").telling_tokens("mit Lizenz")  # one alone may be a word of this language
+    assert {"de", "la"} <= {*Tokenizer("en").query_tokens("Juan de la Cruz y el mar")}  # a name is cut as in texts
+    assert "a" in Tokenizer("en-GB").telling_tokens("What is vitamin A and what is it for?")
     assert "la" in Tokenizer("en").tokens("la taille")
 
 
