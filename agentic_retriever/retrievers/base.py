@@ -94,10 +94,7 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - any value that a node holds
 
 
 def prepared_copies(nodes: Sequence[NodeWithScore]) -> Callable[[], tuple[NodeWithScore, ...]]:
-    """Return what makes copies of nodes as they are now.
-
-    They are kept as bytes, as garbage is looked for among objects, which holds all threads with thousands of nodes.
-    """
+    """Return what copies nodes as they are now, kept as bytes: garbage collection of many nodes holds all threads."""
     try:
         data = io.BytesIO()
         _NodePickler(data, pickle.HIGHEST_PROTOCOL).dump(copied_nodes(nodes))  # each shares nothing with the next

@@ -20,8 +20,13 @@ import Stemmer
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.numbers import MONTHS
 from agentic_retriever.text.scripts import (
-    UNDETERMINED, UNSPACED_CHARS, Script, character_class, detect_language, lexical_form,
-)  # fmt: skip
+    UNDETERMINED,
+    UNSPACED_CHARS,
+    Script,
+    character_class,
+    detect_language,
+    lexical_form,
+)
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
 #
