@@ -34,8 +34,7 @@ from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
-from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.ingestion.chunking import LEAF_SIZE
+from agentic_retriever.ingestion.chunking import LEAF_SIZE, ChunkSettings
 from agentic_retriever.json_files import is_finite, last_change
 from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link

@@ -33,9 +33,11 @@ def found(pattern: str | None, text: str) -> bool:
 def judged(question: dict[str, Any], answer: Answer) -> dict[str, Any]:
     """What came of one question, by its patterns."""
     page = question.get("page")
-    ranks = [rank for rank, node in enumerate(answer.nodes, 1) if found(question["passage"], node.node.get_content())]
-    right = found(question["answer"], answer.text)
-    quoting = [cited for cited in answer.citations if found(question["answer"], cited.quote)]
+    ranks = [
+        rank for rank, node in enumerate(answer.nodes, 1) if found(question.get("passage"), node.node.get_content())
+    ]
+    right = found(question.get("answer"), answer.text)
+    quoting = [cited for cited in answer.citations if found(question.get("answer"), cited.quote)]
     return {
         "id": question["id"],
         "index": question["index"] in answer.route.index.names,

@@ -100,7 +100,7 @@ def _strategy(count: int, *, peer_ms: float | None) -> Row:
     """Measure the strategy itself: prefilter, exact search among the candidates, nodes read and checked."""
     from agentic_retriever.embeddings import EmbeddingModel, text_hash
     from agentic_retriever.indices import Indexer, IndexStorage, embedded_text
-    from agentic_retriever.ingestion import ChunkSettings
+    from agentic_retriever.ingestion.chunking import ChunkSettings
     from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, VectorRetriever
     from agentic_retriever.testing import FakeEmbedding
 

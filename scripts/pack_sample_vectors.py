@@ -19,7 +19,7 @@ from agentic_retriever.embeddings import (
 )
 from agentic_retriever.indices import Indexer, IndexStorage, QdrantEdgeVectorStore, embedded_text
 from agentic_retriever.indices.stored_nodes import CHUNKS, LEAVES, SUMMARIES
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 
 

@@ -146,10 +146,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 class PackedVectors:
-    """Read-only vectors in one ``.npz`` file.
-
-    Its arrays: ``model`` (text), ``hashes`` ``(n, 32)`` uint8, ``vectors`` ``(n, dimension)`` float16.
-    """
+    """Read-only ``.npz``: ``model`` (text), ``hashes`` ``(n, 32)`` uint8, ``vectors`` ``(n, dimension)`` float16."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

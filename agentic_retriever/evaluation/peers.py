@@ -271,10 +271,7 @@ UTTERANCES: Final = 5  # how many of the nearest utterances count; semantic-rout
 
 
 class GivenEmbedding(BaseEmbedding):
-    """An embedding model that knows its vectors: of descriptions by text, and of the question that comes next.
-
-    Not for several threads.
-    """
+    """An embedding model that knows its vectors: of descriptions by text, and of the next question; not for threads."""
 
     model_name: str = "given"
     texts: dict[str, list[float]] = Field(default_factory=dict)

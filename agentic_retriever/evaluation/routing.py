@@ -391,10 +391,7 @@ def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
 def evaluate_stage_two(
     material: RoutingMaterial, selector: StrategySelector, run: Run, *, way: str, terms: DomainTerms | None = None
 ) -> StageTwoMeasures | None:
-    """Let one way to choose the strategy answer every question that says which strategy suits it.
-
-    Each is asked of its own index, so that an error of stage one counts once only.
-    """
+    """Let one way to choose the strategy answer every question that says which suits it, each of its own index."""
     labelled = [query for query in material.queries if query.index is not None and query.strategy is not None]
     if not labelled:
         return None

@@ -39,7 +39,7 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRowsView,
 )
 from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view, unprofiled
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.edge import check_space, edge_errors, read_collection

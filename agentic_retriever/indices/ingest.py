@@ -20,7 +20,7 @@ from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.indices.stored_nodes import vector_checksums
 from agentic_retriever.ingestion import enrichment
-from agentic_retriever.ingestion.chunking import MAPPED_SECTION, count_tokens
+from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, MAPPED_SECTION, chunk_document, count_tokens
 from agentic_retriever.ingestion.documents import clean_text
 from agentic_retriever.ingestion.sections import map_sections, title_sections
 from agentic_retriever.llm import ModelClient
@@ -189,10 +189,7 @@ class Indexer:
     def replace_nodes(
         self, entry: CatalogEntry, nodes: Sequence[TextNode], facts: Mapping[str, Any] | None = None
     ) -> IngestReport:
-        """Let a document have these nodes in place of its own, and its record these columns.
-
-        What has a vector is not embedded.
-        """
+        """Let a document have these nodes and its record these columns; what has a vector is not embedded."""
         self._pending.append((entry, list(nodes)))
         self._facts[entry.doc_id] = dict(facts or {})
         self._flush()
@@ -203,14 +200,14 @@ class Indexer:
         if self._said.get(doc_id):
             document = enrichment.with_metadata(document, self._said[doc_id], enrichment.CALLER)
         same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
-        entry = CatalogEntry(doc_id, **same, content_hash=f"{ingestion.CHUNKING_VERSION}:{document.content_hash}")
+        entry = CatalogEntry(doc_id, **same, content_hash=f"{CHUNKING_VERSION}:{document.content_hash}")
         self._stage(entry, lambda: self._cut(document), anew=anew)
 
     def _cut(self, document: ingestion.SourceDocument) -> list[TextNode]:
         """Cut a document into nodes that have what is found in it, and keep what its record is told."""
         values, origins = enrichment.enrich(document, self._model)
         settings = self._index.manifest.chunk_settings
-        nodes = ingestion.chunk_document(replace(document, metadata=values), settings)
+        nodes = chunk_document(replace(document, metadata=values), settings)
         titles: dict[str, str] = {}
         if document.kind not in enrichment.OWN_KINDS:
             enrichment.count_articles(nodes, values, origins)

@@ -27,7 +27,7 @@ from agentic_retriever import errors
 from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.json_files import model_bytes
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_store import PAGE, NodeStore

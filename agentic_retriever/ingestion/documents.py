@@ -1,5 +1,7 @@
 """Source documents: the files they come from, their metadata, and what the caller already has as LlamaIndex's own."""
 
+from __future__ import annotations
+
 import codecs
 import hashlib
 import json
@@ -12,12 +14,14 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, time
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import yaml
-from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode
 
 from agentic_retriever.errors import IndexingError, SourceError
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode, Document, TextNode
 
 
 class PageSpan(NamedTuple):
@@ -383,6 +387,8 @@ def _check(doc_id: str, text: str, seen: set[str]) -> None:
 
 
 def _text_node(node: BaseNode) -> TextNode:
+    from llama_index.core.schema import BaseNode, MetadataMode, TextNode  # noqa: PLC0415 - not for who only reads files
+
     if isinstance(node, TextNode):
         return node.model_copy(deep=True)
     shared = {name: copy(getattr(node, name)) for name in BaseNode.model_fields}

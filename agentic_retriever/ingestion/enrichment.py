@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -18,20 +18,21 @@ from functools import lru_cache
 from importlib import resources
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import yaml
-from llama_index.core.schema import TextNode
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from agentic_retriever.errors import ConfigError, SourceError
 from agentic_retriever.ingestion.documents import SourceDocument, clean_text, flat_metadata
 from agentic_retriever.ingestion.structure import split_sections
-from agentic_retriever.llm import ModelClient, ask, containers, json_values
-from agentic_retriever.llm.calls import FAILURES
-from agentic_retriever.llm.prompts import DESCRIBED, description_prompt
 from agentic_retriever.text.numbers import find_dates
 from agentic_retriever.text.scripts import UNSPACED
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import TextNode
+
+    from agentic_retriever.llm import ModelClient
 
 PATTERN_FILES: Final = ("patterns.yaml", "patterns.yml", "patterns.json")
 SIDECAR: Final = ".meta.json"  # the ending of a file with the metadata of the one beside it
@@ -195,16 +196,21 @@ def enrich(document: SourceDocument, model: ModelClient | None = None) -> tuple[
         if value and key not in values:
             values[key], origins[key] = value, "text"
     _derive(document, values, origins)
-    # What a caller took away has an origin and no value.
-    wanted = [name for name in DESCRIBED if name not in values and name not in document.origins]
-    if model is not None and wanted:
-        said = _ask_model(document, wanted, model)
+    if model is not None:
+        # What a caller took away has an origin and no value.
+        said = _ask_model(document, {*values, *document.origins}, model)
         values, origins = values | said, origins | dict.fromkeys(said, "model")
         _derive(document, values, origins)
     return values, origins
 
 
-def _ask_model(document: SourceDocument, wanted: Sequence[str], model: ModelClient) -> dict[str, object]:
+def _ask_model(document: SourceDocument, known: Collection[str], model: ModelClient) -> dict[str, object]:
+    from agentic_retriever.llm import ask  # noqa: PLC0415 - loads LlamaIndex, which reading files does without
+    from agentic_retriever.llm.calls import FAILURES  # noqa: PLC0415
+    from agentic_retriever.llm.prompts import DESCRIBED, description_prompt  # noqa: PLC0415
+
+    if not (wanted := [name for name in DESCRIBED if name not in known]):
+        return {}
     sections = split_sections(document.text[:_HEAD])
     headings = [*dict.fromkeys(one.path[-1].title for one in sections if one.path)][:_MAX_HEADINGS]
     shown = document.title, headings, document.text[:_SHOWN]
@@ -217,6 +223,8 @@ def _ask_model(document: SourceDocument, wanted: Sequence[str], model: ModelClie
 
 def read_description(reply: str, wanted: Sequence[str], shown: str) -> dict[str, object]:
     """Read metadata of these names from the JSON in a reply; names, words and dates must stand in what was shown."""
+    from agentic_retriever.llm import containers, json_values  # noqa: PLC0415 - as above
+
     told = (one for one in containers(json_values(reply)) if isinstance(one, dict))
     said = next((one for one in told if not one.keys().isdisjoint(wanted)), {})
     text, days = " ".join(shown.split()).casefold(), set(_days(shown))

@@ -24,7 +24,7 @@ from agentic_retriever.catalog.records import DocumentRecord, DocumentStatus, No
 from agentic_retriever.catalog.tables import FREE
 from agentic_retriever.indices import Indexer, StoredIndex
 from agentic_retriever.indices.ingest import node_facts
-from agentic_retriever.ingestion import CHUNKING_VERSION
+from agentic_retriever.ingestion.chunking import CHUNKING_VERSION
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 from agentic_retriever.json_files import write_atomically

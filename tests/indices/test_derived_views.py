@@ -13,8 +13,7 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, LLMError, StoreClosedError, StoreError
 from agentic_retriever.indices import Indexer, IndexStorage, derived
 from agentic_retriever.indices.stored_nodes import LEAVES
-from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.ingestion.chunking import count_tokens
+from agentic_retriever.ingestion.chunking import ChunkSettings, count_tokens
 from agentic_retriever.llm.prompts import summary_prompt
 from agentic_retriever.schema import View
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore

@@ -19,7 +19,7 @@ from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, Qdran
 from agentic_retriever.indices import index as copying
 from agentic_retriever.indices import stored_nodes as index_module
 from agentic_retriever.indices.index import COPY_FILE, copy_index
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter, source_scores
 from agentic_retriever.retrievers.hybrid import FUSED
 from agentic_retriever.schema import Strategy

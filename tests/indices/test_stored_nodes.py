@@ -19,7 +19,7 @@ from agentic_retriever.catalog.takeover import MANIFEST_FILE
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
 from agentic_retriever.indices import Indexer, stored_nodes
 from agentic_retriever.indices.index import copy_index
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.testing import FakeEmbedding
 
@@ -504,7 +504,7 @@ import traceback
 from llama_index.core.schema import Document
 from agentic_retriever.indices import Indexer, ingest
 from agentic_retriever.catalog.contents import Catalog
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore as Store
 
 STEPS = [(Catalog, "begin"), (Store, "add"), (Store, "delete_nodes"), (Catalog, "confirm")]

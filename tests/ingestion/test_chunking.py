@@ -11,9 +11,8 @@ from llama_index.core.schema import MetadataMode, NodeRelationship, TextNode
 from waiting import within
 
 from agentic_retriever.errors import ConfigError, IndexingError
-from agentic_retriever.ingestion import ChunkSettings, chunk_document
 from agentic_retriever.ingestion import chunking as tokens
-from agentic_retriever.ingestion.chunking import count_tokens, leaf_nodes
+from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document, count_tokens, leaf_nodes
 from agentic_retriever.ingestion.documents import PageSpan, parse_front_matter
 
 SMALL = ChunkSettings(chunk_size=40, chunk_overlap=12, leaf_size=16)

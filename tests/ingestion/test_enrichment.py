@@ -9,8 +9,8 @@ import pytest
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.ingestion import BoundedReader, SkippedSource, chunk_document, discover, read_source
-from agentic_retriever.ingestion.chunking import ChunkSettings
+from agentic_retriever.ingestion import BoundedReader, SkippedSource, discover, read_source
+from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import SourceDocument
 from agentic_retriever.ingestion.enrichment import (
     count_articles,

@@ -9,7 +9,8 @@ import pytest
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion import ChunkSettings, SkippedSource, SourceDocument, chunk_document, pdf
+from agentic_retriever.ingestion import SkippedSource, SourceDocument, pdf
+from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import locate
 from agentic_retriever.sample import SAMPLE_INDEXES
 from agentic_retriever.testing import FakeEmbedding

@@ -14,15 +14,14 @@ from waiting import within
 from agentic_retriever.errors import IndexingError, SourceError
 from agentic_retriever.ingestion import (
     BoundedReader,
-    ChunkSettings,
     SkippedSource,
     SourceDocument,
-    chunk_document,
     discover,
     from_llama_documents,
     nodes_as_they_are,
     read_source,
 )
+from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import RESERVED_KEYS, clean_text, flat_metadata, parse_front_matter
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, _reflowed
 

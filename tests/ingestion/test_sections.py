@@ -4,8 +4,8 @@ import pytest
 from llama_index.core.schema import MetadataMode
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document
-from agentic_retriever.ingestion.chunking import MAPPED_SECTION
+from agentic_retriever.ingestion import SourceDocument
+from agentic_retriever.ingestion.chunking import MAPPED_SECTION, ChunkSettings, chunk_document
 from agentic_retriever.ingestion.sections import MAX_SECTIONS, SHOWN_CHARS, map_sections, read_sections, title_sections
 from agentic_retriever.llm import build_client
 from agentic_retriever.schema import Tier

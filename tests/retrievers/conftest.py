@@ -14,7 +14,7 @@ from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices import Index, derived
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.testing.fakes import FakeEmbedding

@@ -17,7 +17,7 @@ from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.retrievers import (
     REGISTRY,
     ChunkDecouplingRetriever,

@@ -10,7 +10,8 @@ from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embeddin
 from agentic_retriever.evaluation.measures import measure_reliability
 from agentic_retriever.indices import embedded_text
 from agentic_retriever.indices.profile import ProfiledNode, make_profile, sample_ids
-from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
+from agentic_retriever.ingestion import SourceDocument, discover, read_source
+from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity, Strategy
 from agentic_retriever.synthesis.evidence import unrelated_questions

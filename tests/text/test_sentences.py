@@ -201,6 +201,6 @@ def test_any_text_gives_sentences_of_it(texts, room):
     assert chosen == central_sentences(texts, tokenizer=Tokenizer(), room=room)
 
 
-def test_the_text_package_itself_loads_no_numpy():
-    code = "import sys, agentic_retriever.text; print('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+def test_who_reads_files_and_cuts_sentences_loads_neither_numpy_nor_llama_index():
+    code = "import sys, agentic_retriever.ingestion.readers; print({'numpy', 'llama_index.core'} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

@@ -199,10 +199,7 @@ class AttachedIndex(_Attached):
             return known
 
     def catch_up(self, timeout_s: float) -> str | None:
-        """Look for changes and read the nodes again if there are any, and wait for that at most so long.
-
-        It goes on in a thread of its own; until it is done, everything stays as it was read last.
-        """
+        """Look for changes and read the nodes again in a thread of its own, and wait for that at most so long."""
         return self._catching_up.run(timeout_s) if self._watched.may_differ(self.version) else None
 
     def refresh(self) -> None:

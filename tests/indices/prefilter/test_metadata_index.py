@@ -29,7 +29,7 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRows,
     ids_limit,
 )
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, VectorRetriever
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.testing import FakeEmbedding
