@@ -182,14 +182,18 @@ WordsOf = Callable[[str], frozenset[str]]
 
 def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
     """Tell whether a sentence says the opposite of a source that speaks of the same."""
-    antonyms = any(
-        here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source))
+    if has_antonym(sentence, source):
+        return (_NEGATION.search(sentence) is None) is (_NEGATION.search(source) is None)
+    return _lacks(sentence, source, words_of) or _lacks(source, sentence, words_of)
+
+
+def has_antonym(one: str, other: str) -> bool:
+    """Tell whether a text has a word, and the other one only its opposite."""
+    return any(
+        here.search(one) and there.search(other) and not (there.search(one) or here.search(other))
         for pair in _ANTONYMS
         for here, there in permutations(pair)
     )
-    if antonyms:
-        return (_NEGATION.search(sentence) is None) is (_NEGATION.search(source) is None)
-    return _lacks(sentence, source, words_of) or _lacks(source, sentence, words_of)
 
 
 def negated_before(text: str, start: int) -> bool:

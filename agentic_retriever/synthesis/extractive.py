@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck
-from agentic_retriever.synthesis.citations import MARKER, segments
+from agentic_retriever.synthesis.citations import MARKER, has_antonym, segments
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
@@ -47,6 +47,7 @@ _MAX_PARTED: Final = 1_000
 _MAX_PARTS: Final = 6
 _ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
 _EMPHASIS: Final = re.compile(r"[*_`]+")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
 _JOINTS: Final = any_listed("answers", "joints")
 # What a sentence begins with that points back, such as "This" or "Dicho".
 _LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
@@ -259,9 +260,10 @@ class ExtractiveSynthesizer:
             chosen = _of_each_document(found, by_words, weights, most=2 * most)
         else:
             given = _for_parts(found, whole, question, weights, most)
-            chosen = _completed(found, whole, _diverse(found, said, whole, weights, given, most=most, least=least))
-        picked = [found[i] for i in sorted(chosen)]
-        return picked, None if in_order else [float(whole[i]) for i in sorted(chosen)]
+            picked = _diverse(found, said, whole, weights, given, most=most, least=least)
+            chosen = _completed(found, whole, picked, listing=LISTING in question.kinds)
+        quoted = [found[i] for i in sorted(chosen)]
+        return quoted, None if in_order else [float(whole[i]) for i in sorted(chosen)]
 
     def _cosines(
         self, found: Found, scores: Scores, query_vector: QueryVector | None, timeout_s: float | None
@@ -280,7 +282,7 @@ class ExtractiveSynthesizer:
 def _below_figure(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where the figure that is asked for, such as a version, stands there alone."""
     kinds, heading = question.kinds & NUMERIC, c.passage.text[slice(*c.above)]
-    lacks = not c.head and kinds and not satisfaction(kinds, c.text, question.text)
+    lacks = not c.head and kinds and satisfaction(kinds, c.text, question.text) < 1
     return replace(c, head=c.above) if lacks and satisfaction(kinds, heading, question.text) >= 1 else c
 
 
@@ -306,6 +308,7 @@ _ASKS: Final = ("?", "？", "؟")
 _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
 # What stands before an option of a command, in quotes or not, or before a term above its definition.
 _OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(?=\W{0,2}-{1,2}\w)|#{6}\s+")
+_MAX_ANNOUNCED: Final = 120  # characters of what announces a list and is shown with its items
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -376,6 +379,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None
     defined: tuple[int, int] | None = None  # the option or term above
+    announced: tuple[int, int] | None = None  # what ends with a colon above the items of a list
+    announcing = frozenset[str]()
     found: list[tuple[Candidate, bool]] = []
     for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
         start = begin + (bullet.end() if (bullet := _BULLET.match(piece)) else 0)
@@ -383,15 +388,18 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
+        item = found_item.lastgroup or "" if (found_item := _ITEM.match(piece)) else ""
+        if not item and text[:begin].endswith("\n\n"):
+            announced = None
         if not piece.startswith("|"):
-            table, head = frozenset(), defined
+            table, head = (announcing, announced) if item and announced else (frozenset(), defined)
         candidate = Candidate(
             passage=passage,
             position=position,
             start=start,
             end=end,
             terms=terms,
-            item=(item.lastgroup or "") if (item := _ITEM.match(piece)) else "",
+            item=item,
             heading=heading,
             section=section,
             head=head,
@@ -406,6 +414,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
+        if piece.endswith((":", "：")) and end - start <= _MAX_ANNOUNCED:
+            announced, announcing = (start, end), terms
     return found
 
 
@@ -443,6 +453,7 @@ _BY_KIND: Final = 0.3
 _BELOW_ITS_KIND: Final = 1.0
 _WITHOUT_FIGURE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
+_BY_OPPOSITE: Final = 0.5  # of a figure for "off" where that for "on" is asked
 
 
 def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Scores, Scores]:
@@ -452,9 +463,10 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     wanted = question.kinds - {DEFAULT}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC else 1.0
     own = _own_shares(found, weights)
+    opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
     scores = [
-        _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share)
-        for c, fit, share in zip(found, fits, own, strict=True)
+        _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share) * (_BY_OPPOSITE if turned else 1.0)
+        for c, fit, share, turned in zip(found, fits, own, opposite, strict=True)
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
@@ -466,7 +478,11 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     most = max(named, default=0.0) or 1.0
     of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
     worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
-    return np.array(scores, dtype=float), np.array(worth, dtype=float)
+    keys = {*_NUMBER.findall(question.text)}
+    by_key = [
+        _BY_KEY * (c.text.startswith("|") and not keys.isdisjoint(map(str.strip, c.text.split("|")))) for c in found
+    ]
+    return np.array(scores, dtype=float), np.array(worth, dtype=float) + by_key
 
 
 def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Question) -> bool:
@@ -527,7 +543,8 @@ _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
-_OF_SUBJECT: Final = 0.1  # what a default has before the sentence that says of what
+_BY_KEY: Final = 0.5  # of a row that has a number of the question as a cell
+_OF_SUBJECT: Final = 0.35  # what a default has before the sentence that says of what
 _BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 
 
@@ -658,7 +675,7 @@ def _repeated(found: Found, i: int, chosen: Sequence[int]) -> float:
 
 def _for_parts(found: Found, scores: Scores, question: Question, weights: Weights, most: int) -> list[int]:
     top = float(scores.max()) or 1.0
-    chosen: list[int] = []
+    chosen = [int(np.argmax(scores))] if question.parts else []
     for part in question.parts:
         own = {term: weights[term] for term in part.terms if term in weights}
         row = np.array([_in_words(c, own) + _BY_KIND * satisfaction(part.kinds, c.text, question.text) for c in found])
@@ -703,10 +720,10 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
     return (i - 1 in chosen and _adjoins(found, i - 1)) or (i + 1 in chosen and _adjoins(found, i))
 
 
-def _completed(found: Found, scores: Scores, chosen: Sequence[int]) -> set[int]:
+def _completed(found: Found, scores: Scores, chosen: Sequence[int], *, listing: bool) -> set[int]:
     picked = set(chosen)
     for i in chosen:
-        picked.update(_items_of(found, i))
+        picked.update(_items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ()))
         if _LEANS.match(found[i].text) and _adjoins(found, i - 1) and found[i - 1].width <= _MAX_LEANT_ON:
             picked.add(i - 1)
         clause = not found[i].item and not found[i].text.startswith("|")
@@ -729,6 +746,13 @@ def _items_of(found: Found, i: int) -> list[int]:
             break
         items.append(j)
     return items
+
+
+def _items_beside(found: Found, i: int) -> list[int]:
+    """The list that an item is of, where something announces it and it is short."""
+    own = found[i].passage, found[i].head
+    beside = [j for j, c in enumerate(found) if (c.passage, c.head) == own and c.head and c.item]
+    return beside if sum(found[j].width for j in beside) <= _MAX_LIST_CHARS else []
 
 
 def _widened(found: Found, scores: Scores, i: int) -> list[int]:
