@@ -615,6 +615,7 @@ def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVect
 
 _MAX_LIST_CHARS: Final = 800
 _MAX_LEANT_ON: Final = 300
+_MOST_LEANT_ON: Final = 2
 _CLAUSE_SCRIPTS: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR})
 _ENOUGH: Final = 0.5
 _LISTED: Final = 0.6
@@ -724,8 +725,7 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], *, listing: 
     picked = set(chosen)
     for i in chosen:
         picked.update(_items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ()))
-        if _LEANS.match(found[i].text) and _adjoins(found, i - 1) and found[i - 1].width <= _MAX_LEANT_ON:
-            picked.add(i - 1)
+        picked.update(_leant_on(found, i))
         clause = not found[i].item and not found[i].text.startswith("|")
         if clause and dominant_script(found[i].text) in _CLAUSE_SCRIPTS:
             picked.update(_widened(found, scores, i))
@@ -746,6 +746,17 @@ def _items_of(found: Found, i: int) -> list[int]:
             break
         items.append(j)
     return items
+
+
+def _leant_on(found: Found, i: int) -> list[int]:
+    """What a sentence leans on that begins with "This" or "Leave it": the one or two before it."""
+    before = []
+    while len(before) < _MOST_LEANT_ON and _LEANS.match(found[i].text) and _adjoins(found, i - 1):
+        i -= 1
+        if found[i].width > _MAX_LEANT_ON:
+            break
+        before.append(i)
+    return before
 
 
 def _items_beside(found: Found, i: int) -> list[int]:
