@@ -324,10 +324,7 @@ class Database:
 def put_rows(
     connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], *keys: str, kept: str = ""
 ) -> None:
-    """Insert rows of the same columns; those that are there by their keys get what is new, but for ``kept``.
-
-    Without keys they stay as they are.
-    """
+    """Insert rows alike in columns; those there by their keys get what is new but ``kept``, without keys nothing."""
     if rows:
         connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), keys, kept), rows)
 

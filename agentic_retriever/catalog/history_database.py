@@ -36,10 +36,7 @@ _UNSTORABLE_RE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 def hash_of(query: str, salt: bytes) -> str:
-    """Return what stands for a question: 64 hexadecimal digits, alike for spellings that differ in case or spaces.
-
-    The hash is keyed (HMAC-SHA-256, RFC 2104), so the same question has another hash in every database.
-    """
+    """Return the keyed hash (HMAC-SHA-256, RFC 2104) of a question without its case and spaces."""
     plain = " ".join(unicodedata.normalize("NFKC", query).casefold().split())
     return hmac.new(salt, plain.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
@@ -96,10 +93,7 @@ _CHECKED_WHOLE_BYTES: Final = 64_000_000
 
 @dataclass(eq=False)
 class HistoryDatabase:
-    """The history in one catalog, kept within its limits. Its methods raise :class:`QueryLogError` alone.
-
-    There are no locks: what two threads make at the same time is made twice, and either will do.
-    """
+    """The history in one catalog, kept within its limits. Its methods raise :class:`QueryLogError` alone."""
 
     address: Address
     text: str

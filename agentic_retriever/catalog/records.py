@@ -212,10 +212,7 @@ def _finite(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency(Record):
-    """How long one step took, in milliseconds.
-
-    Percentiles are nearest-rank: ``p95_ms`` is the smallest of the measured times that at least 95 % do not exceed.
-    """
+    """How long one step took, in milliseconds; percentiles are nearest-rank."""
 
     count: int
     mean_ms: float

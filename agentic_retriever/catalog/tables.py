@@ -32,10 +32,7 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 class JsonText(TypeDecorator[Any]):
-    """A list or a mapping as compact JSON in a text, which both databases can count equal ones of.
-
-    Characters beyond ASCII are escaped, so whoever searches in it writes ``json.dumps(word)``.
-    """
+    """A list or a mapping as compact ASCII JSON in a text, which both databases can count equal ones of."""
 
     impl = sa.Text
     cache_ok = True

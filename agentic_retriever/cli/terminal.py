@@ -57,10 +57,7 @@ def safe_terminal(text: str) -> str:
 
 
 class TerminalPieces:
-    """Does as :func:`safe_terminal` for a text that comes in pieces, wherever it is cut; not safe for threads.
-
-    What may be the beginning of an escape sequence waits for the next piece, so that nothing of it gets through.
-    """
+    """Does as :func:`safe_terminal` for a text that comes in pieces, wherever it is cut; not safe for threads."""
 
     def __init__(self) -> None:
         self._held = ""

@@ -136,10 +136,7 @@ class Run:
         what: str = "",
         opening: Callable[[Q], object] | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Ask every question, the first one beforehand by ``opening``; return the records by question.
-
-        What the journal has is not asked again, but for what failed.
-        """
+        """Ask every question that the journal has not answered, the first one beforehand by ``opening``."""
         kind, row = key
         done = {query for (name, query), one in self.journal.latest(kind).items() if name == row and not one["error"]}
         waiting = [query for query in queries if query.query_id not in done]
@@ -288,10 +285,7 @@ class GivenEmbedding(BaseEmbedding):
 
 
 class LlamaIndexEmbeddingSelector:
-    """LlamaIndex's ``EmbeddingSingleSelector``, the class itself, fed with vectors that are known already.
-
-    It embeds the question and every description, and takes the one of the greatest cosine.
-    """
+    """LlamaIndex's EmbeddingSingleSelector, the class itself, fed with vectors that are known already."""
 
     mode = "llamaindex_embedding_selector"
 

@@ -140,10 +140,7 @@ class MeanChoice(Record):
 
 
 def mean_choice(means: Mapping[str, float]) -> MeanChoice | None:
-    """Hold the router's own choices against the best fixed strategy and the oracle by their means.
-
-    The share of the gap closed is below 0 where the choice falls behind the best fixed strategy.
-    """
+    """Hold the router's own choices against the best fixed strategy (below 0: worse) and the oracle by their means."""
     fixed = {name: mean for name, mean in means.items() if name not in {AUTO, ORACLE}}
     if not fixed or AUTO not in means or ORACLE not in means:
         return None

@@ -286,10 +286,7 @@ WORDS, DENSE = CANDIDATES.index(_WORDS_ONLY), CANDIDATES.index(_DENSE_ONLY)  # c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionValidation(Record):
-    """What fitted weights reach on questions that they were not fitted on; means of nDCG@10.
-
-    The last three are a mean and its 95 % interval by a paired bootstrap over questions.
-    """
+    """Means of nDCG@10 on questions not fitted on; the last three with its 95 % interval by a paired bootstrap."""
 
     rows: int
     folds: int

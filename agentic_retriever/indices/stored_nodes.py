@@ -147,10 +147,7 @@ class StoreServer:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How the words of an index on a server are weighed.
-
-    It is kept in the catalog, so that all machines weigh alike, or by whoever made it, such as a copy under way.
-    """
+    """How the words of an index on a server are weighed: kept in the catalog, so that all machines weigh alike."""
 
     _catalog: Catalog | None = None
     _held: Mapping[str, Any] | None = None

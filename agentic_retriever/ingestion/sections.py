@@ -107,10 +107,7 @@ def _contents(text: str) -> Iterator[tuple[str, str]]:
 
 
 def title_sections(nodes: Sequence[TextNode], titles: Mapping[str, str]) -> None:
-    """Give the nodes the mapped titles of the sections they are of, where neither headings nor title say them.
-
-    Keyword search and rerankers read them with the text (see ``stores.points.searched_text``); vectors do not.
-    """
+    """Give nodes the mapped titles of their sections, for words alone, where neither headings nor title say them."""
     for node in nodes if titles else ():
         told = node.metadata.get("section_number") or ()
         numbers = told if isinstance(told, (list, tuple)) else [told]

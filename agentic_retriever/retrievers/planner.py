@@ -212,10 +212,7 @@ _PAUSE: Final = re.compile(r"(?<![\d\s])\s+(?![\d\s])|(?<=\d)\s+(?=\S{8})")
 
 
 def compared(text: str, table: ClauseTable) -> list[str]:
-    """Cut a comparison into one question for each thing compared.
-
-    ``compare the price of A and B in 2024`` becomes ``the price of A in 2024`` and ``the price of B in 2024``.
-    """
+    """Cut ``compare the price of A and B`` into ``the price of A`` and ``the price of B``."""
     plain = folded(text)
     opener = table.openers.search(plain)
     versus = table.versus.search(plain)

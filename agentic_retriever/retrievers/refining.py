@@ -206,10 +206,7 @@ _ORDER_LINE: Final = re.compile(r"^[\s\d\[\](){}<>,;:.|=→\"'`*-]*\d[\s\d\[\]()
 
 
 class LLMReranker:
-    """Asks a model for the order of the first 20 nodes; one call, of at most 16,000 characters of passages.
-
-    Nodes that the model leaves out, and those behind the 20th, follow in their old order. Scores fall evenly from 1.
-    """
+    """Asks a model once for the order of the first 20 nodes, in 16,000 characters; those that it leaves out follow."""
 
     def __init__(self, client: ModelClient, *, boundary: Callable[[], str] = random_boundary) -> None:
         self._client = client

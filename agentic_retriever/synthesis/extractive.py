@@ -750,7 +750,7 @@ def _items_of(found: Found, i: int) -> list[int]:
 
 def _leant_on(found: Found, i: int) -> list[int]:
     """What a sentence leans on that begins with "This" or "Leave it": the one or two before it."""
-    before = []
+    before: list[int] = []
     while len(before) < _MOST_LEANT_ON and _LEANS.match(found[i].text) and _adjoins(found, i - 1):
         i -= 1
         if found[i].width > _MAX_LEANT_ON:

@@ -399,11 +399,7 @@ def stored_vectors(source: NodeSource, node_ids: Sequence[str]) -> Vectors:
 
 
 class AttachedVectorStore(BasePydanticVectorStore):
-    """Reads the nodes and vectors of an attached index; writes nothing.
-
-    Filters are answered by the index's own prefilter and never reach the foreign store, whose meaning of them may be
-    another one.
-    """
+    """Reads the nodes and vectors of an attached index, filtered by the index's own prefilter; writes nothing."""
 
     stores_text: bool = True
     _index: Any = PrivateAttr()

@@ -209,10 +209,7 @@ class BPlusTree:
         return BitMap() if self.root is None else self.root.bitmap
 
     def insert(self, keys: Keys, rows: Rows) -> BPlusTree:
-        """Return a tree that has these entries too, in any order, without NaN.
-
-        The tree must not have the rows yet; all keys of a row are inserted together.
-        """
+        """Return a tree with these entries too, in any order, without NaN: all keys of each row, which is new."""
         if not len(keys):
             return self
         tree = self

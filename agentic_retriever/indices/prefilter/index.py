@@ -73,10 +73,7 @@ MAX_CANDIDATES: Final = 5_000
 
 
 class CandidateSet(AbstractSet[str]):
-    """Ids of the nodes that satisfy a filter, at one moment: a set that is only written out where somebody asks.
-
-    Where ``exact`` is false, the nodes that satisfy it are among them, and the rest is for the store to sort out.
-    """
+    """Ids of the nodes that satisfy a filter, at one moment; where not ``exact``, others are among them."""
 
     __slots__ = ("_rows", "exact", "numbering")
 
@@ -391,10 +388,7 @@ class MetadataIndex:
         return FilterPlan(node_ids or None, low, high)
 
     def update(self, items: Iterable[Item] = (), deleted: Iterable[str] = (), *, version: int | None = None) -> None:
-        """Remove nodes, then add or replace others, as one change that no reader sees half of.
-
-        Ids to remove that are not there are passed over. The version of the index after it is by default the same.
-        """
+        """Remove nodes if they are there, then add or replace others, as one change that no reader sees half of."""
         with self._writing:
             before = self._snapshot
             after = before.version if version is None else version
@@ -444,10 +438,7 @@ class MetadataView(DerivedView[MetadataIndex]):
 
     @contextmanager
     def changing(self, written: Sequence[BaseNode], removed: Sequence[str]) -> Iterator[None]:
-        """Change the prefilter together with the index's version, which is to be raised inside.
-
-        ``written`` are nodes that are in the store by now, ``removed`` ids of nodes that are not any more.
-        """
+        """Change the prefilter for nodes written or removed, with the index's version, which is raised inside."""
         with self._lock:
             before = self.index_version()
             yield
