@@ -72,8 +72,7 @@ def test_an_index_is_attached_in_one_line_and_leaves_no_trace(router):
     assert found.nodes[0].node_id == "staff"
     found.nodes[0].node.metadata.clear()
     router.remove_index("contracts")
-    assert router.index_names() == []
-    assert [node.to_json() for node in index.docstore.docs.values()] == before
+    assert (router.index_names(), [node.to_json() for node in index.docstore.docs.values()]) == ([], before)
     assert index.as_retriever(similarity_top_k=1).retrieve(LEAVE)[0].node_id == "staff"
     assert not any("indexes" in str(path) for path in router.config.data_dir.rglob("*"))
     assert dict(vars(Settings)) == settings
@@ -103,8 +102,7 @@ def test_questions_go_where_their_answer_is_or_where_a_description_attracts_them
         ("How many hours does the cat sleep?", "pets"),
     ):
         decision = filled.route(question)
-        assert decision.index.name == index
-        assert set(decision.index.scores) == {"contracts", "pets", "planets"}
+        assert (decision.index.name, set(decision.index.scores)) == (index, {"contracts", "pets", "planets"})
     assert "not offered: summary: the index cannot serve it" in str(filled.explain(LEAVE))
     with pytest.raises(errors.NoEligibleStrategyError, match="it serves: vector, hybrid, planner, metadata"):
         filled.route(LEAVE, index="contracts", strategy="summary")
@@ -126,8 +124,7 @@ def test_answers_cite_what_stands_in_the_nodes_without_the_model_of_an_engine_an
     engine = query_engine(vector_index(contracts()).as_retriever())
     filled.add_index("engine", index=engine, description="Contracts, loans and paid leave of employees")
     answer = filled.query(LEAVE, index="engine")
-    assert answer.citations[0].node_id == "staff"
-    assert answer.route.strategy.name == "vector"
+    assert (answer.citations[0].node_id, answer.route.strategy.name) == ("staff", "vector")
 
 
 @pytest.mark.parametrize("strategy", ["vector", "hybrid"])

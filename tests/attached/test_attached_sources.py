@@ -178,12 +178,10 @@ def test_a_store_that_cuts_its_list_or_reads_no_ids_is_asked_as_a_retriever_and_
     """Ten of twelve nodes are listed: words would be searched in ten of them only."""
     texts = {f"n{i}": (f"rent number {i}", "contract", 2020) for i in range(12)}
     whole = attached(index_on(NodeStore(), contracts(texts=texts)), name="whole")
-    assert served(whole) == ["vector", "hybrid", "planner", "metadata"]
-    assert whole.count() == 12
+    assert (served(whole), whole.count()) == (["vector", "hybrid", "planner", "metadata"], 12)
     for store in (NodeStore(cut=10), Unlisted(), Unread()):
         made = attached(index_on(store, contracts(texts=texts)))
-        assert served(made) == ["vector"]
-        assert len(search(made, "vector", "rent number 11", 12).nodes) == 12
+        assert (served(made), len(search(made, "vector", "rent number 11", 12).nodes)) == (["vector"], 12)
     for unlisted in (ScriptedRetriever([]), index_on(Unlisted(), contracts())):
         with pytest.raises(errors.IndexingError, match="needs a description"):
             attached(unlisted, description=" ")
@@ -235,12 +233,10 @@ def test_duplicates_come_once_with_their_best_score_others_than_numbers_rank_las
     assert [(n.node_id, n.score) for n in found] == [("a", 0.9), ("b", 0.5)]
     found = ask([scored("none", None), scored("nan", math.nan), scored("good", -3.0), scored("inf", math.inf)], top_k=9)
     check_result(found, 9)
-    assert found[0].node_id == "good"
-    assert {n.node_id for n in found[1:]} == {"none", "nan", "inf"}
+    assert (found[0].node_id, {n.node_id for n in found[1:]}) == ("good", {"none", "nan", "inf"})
     kept: list[NodeWithScore] = [scored("a", 0.5, year=2024)]
     ask(kept)[0].node.metadata["year"] = 1
-    assert kept[0].node.metadata == {"year": 2024}
-    assert kept[0].score == 0.5
+    assert (kept[0].node.metadata, kept[0].score) == ({"year": 2024}, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +301,7 @@ def test_every_kind_of_index_lists_its_nodes_and_no_others():
     shared = StorageContext.from_defaults()
     shared.docstore.add_documents(contracts())
     made = attached(vector_index(contracts()[:2], storage_context=shared))
-    assert listed(made) == {"lease", "supply"}
-    assert made.count() == 2
+    assert (listed(made), made.count()) == ({"lease", "supply"}, 2)
     index = vector_index(contracts())
     made = attached(index)
     index.delete_nodes(["lease"])  # from the vectors alone
@@ -323,8 +318,7 @@ def test_a_qdrant_collection_is_read_page_by_page_and_anew_by_a_refresh(qdrant, 
     nodes = contracts(uuids=True, texts=texts)
     made = attached(index_on(qdrant, nodes))
     assert isinstance(made.source, QdrantSource)
-    assert listed(made) == {node.node_id for node in nodes}
-    assert made.dimension == 64
+    assert (listed(made), made.dimension) == ({node.node_id for node in nodes}, 64)
     query = VectorStoreQuery(query_embedding=[1.0] * 64, similarity_top_k=9, filters=where("year", 2005, ">="))
     assert {n.metadata["year"] for n in made.vector_store.query(query).nodes} == {2005, 2006}
     got, rows = made.vector_store.vectors([nodes[0].node_id, "00000000-0000-0000-0000-000000000000"])
@@ -515,8 +509,7 @@ def test_all_callers_wait_for_one_reading_once_for_what_hangs_and_what_fails_res
             running[0] -= 1
 
     both = CatchingUp("reading", work)
-    assert in_threads(lambda _: both.run(30), range(8)) == [None] * 8
-    assert most == [1]
+    assert (in_threads(lambda _: both.run(30), range(8)), most) == ([None] * 8, [1])
     now, tried = [0.0], []
 
     def fail():
@@ -524,8 +517,7 @@ def test_all_callers_wait_for_one_reading_once_for_what_hangs_and_what_fails_res
         raise errors.StoreError("no such collection")
 
     failing = CatchingUp("reading index a", fail, timer=lambda: now[0])
-    assert [failing.run(30) for _ in range(3)] == ["no such collection"] * 3
-    assert tried == [0.0]
+    assert ([failing.run(30) for _ in range(3)], tried) == (["no such collection"] * 3, [0.0])
     now[0] = 1.0
     failing.run(30)
     assert tried == [0.0, 1.0]

@@ -244,8 +244,7 @@ def test_a_response_holds_the_whole_answer(make_router):
     assert str(response) == response.response == GOOD == plain.text
     assert [n.node.node_id for n in response.source_nodes] == [n.node.node_id for n in plain.nodes]
     expected, told = plain.to_dict(), response.metadata
-    assert json.loads(json.dumps(told)) == told
-    assert set(told) == set(expected) - {"text", "nodes"}
+    assert (json.loads(json.dumps(told)), set(told)) == (told, set(expected) - {"text", "nodes"})
     same = ("citations", "confidence", "tier", "usage", "degraded", "checks")
     assert [told[name] for name in same] == [expected[name] for name in same]
     assert told["route"]["index"] == "animals"
@@ -257,8 +256,7 @@ async def test_bundles_pins_async_streams_and_what_fails_before_a_stream_begins(
     router = make_router(model=FakeLLM([GOOD]))
     engine = router.as_query_engine(index="planets", strategy="hybrid", top_k=1, budget=Budget(max_llm_calls=0))
     for response in (engine.query(QueryBundle(MARS)), await engine.aquery(MARS)):
-        assert str(response) == MOONS
-        assert response.metadata["tier"] == "extractive"
+        assert (str(response), response.metadata["tier"]) == (MOONS, "extractive")
         assert (response.metadata["route"]["index"], response.metadata["route"]["strategy"]) == ("planets", "hybrid")
         assert len(response.source_nodes) == 1
     for nodes in (engine.retrieve(QueryBundle(MARS)), await engine.aretrieve(QueryBundle(MARS))):
@@ -285,8 +283,7 @@ def test_nothing_found_has_its_text_and_no_source_nodes(make_router, classifier)
         engine = router.as_query_engine(streaming=streaming)
         response = engine.query(FAR)
         assert str(response) == router.query(FAR).text != ""
-        assert response.source_nodes == []
-        assert response.metadata["tier"] == "none"
+        assert (response.source_nodes, response.metadata["tier"]) == ([], "none")
         assert response.metadata["confidence"]["level"] == "not_found"
 
 
@@ -296,18 +293,15 @@ def test_a_stream_has_its_nodes_with_the_first_words_and_all_else_in_the_end(mak
     response = engine.query(CAT)
     assert isinstance(response, StreamingResponse)
     nodes, metadata = response.source_nodes, response.metadata
-    assert nodes[0].node.ref_doc_id == "cats"
-    assert set(metadata) == {"route"}
+    assert (nodes[0].node.ref_doc_id, set(metadata)) == ("cats", {"route"})
     assert metadata["route"]["index"] == "animals"
     pieces = list(response.response_gen)
     assert len(pieces) > 3
     assert "".join(pieces) == GOOD
     assert nodes is response.source_nodes
-    assert metadata["tier"] == "primary"
-    assert metadata["citations"][0]["doc_id"] == "cats"
+    assert (metadata["tier"], metadata["citations"][0]["doc_id"]) == ("primary", "cats")
     again = engine.query(CAT)  # from the cache, in one piece
-    assert again.source_nodes[0].node.ref_doc_id == "cats"
-    assert list(again.response_gen) == [GOOD]
+    assert (again.source_nodes[0].node.ref_doc_id, list(again.response_gen)) == ("cats", [GOOD])
     assert again.metadata["cached"]
     assert str(engine.query(CAT)) == str(engine.query(CAT).get_response()) == GOOD
 
@@ -343,13 +337,11 @@ async def test_a_tool_describes_however_many_indexes_and_an_engine_tells_its_pin
     assert (own.name, own.description, own.return_direct) == ("zoo", "About animals.", True)
     assert tool.metadata.to_openai_tool()["function"]["parameters"]["required"] == ["input"]
     output = tool.call(CAT)
-    assert output.content == GOOD
-    assert output.raw_output.metadata["route"]["index"] == "animals"
+    assert (output.content, output.raw_output.metadata["route"]["index"]) == (GOOD, "animals")
     assert (await tool.acall(input=MARS)).content == MOONS
     inner = router.as_query_engine(index="animals")
     assert isinstance(inner, RoutedQueryEngine)
-    assert inner.get_prompts() == {}
-    assert inner.pins == {"index": "animals"}
+    assert (inner.get_prompts(), inner.pins) == ({}, {"index": "animals"})
     for number in [0, 1, 12, 40, 400]:
         indexes = {f"index{n}": "words and\nmore words " * 20 for n in range(number)}
         text = tool_description(indexes)
@@ -479,8 +471,7 @@ def index(store):
 
 
 def test_insert_query_and_delete(index, store):
-    assert found(index)[0] == "cats"
-    assert sorted(found(index)) == ["cats", "dogs", "owls"]
+    assert (found(index)[0], sorted(found(index))) == ("cats", ["cats", "dogs", "owls"])
     scores = [n.score for n in retriever(index).retrieve(CAT)]
     assert scores == sorted(scores, reverse=True)
     assert all(map(math.isfinite, scores))

@@ -224,6 +224,9 @@ def test_a_number_of_what_is_counted_goes_before_another_and_a_figure_in_a_headi
     text = "## 2. Changes in version 6.6.0\n\nThe chord grid is new."
     found = extract("Which version brought the chord grid?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "Changes in version 6.6.0 [2] The chord grid is new. [1]"
+    text = "## Release 3.1 [11 Feb 2025]\n\nRelease 3.1 mends 2 faults."
+    found = extract("When was release 3.1 published?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("Release 3.1 [11 Feb 2025] [2]")
 
 
 def test_a_version_tells_no_passage_from_another():
@@ -276,6 +279,11 @@ def test_a_list_follows_the_sentence_that_announces_it():
     found = extract("Which vehicles are excluded?", [make_node(text, start=0)])
     assert "2. Excluded are: [1] a) tractors; [1] b) rail vehicles. [1]" in found.text
     assert found.citations[0].quote.endswith("b) rail vehicles.")
+    text = "Levels are:\n\nHigh:\n\n- Code execution\n\nModerate:\n\n- Denial of service\n- Files of others\n\nRain."
+    found = extract("Under which level is denial of service?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "Moderate: [2] Denial of service [1]"
+    found = extract("Which files are there beside denial of service?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "Moderate: [2] Denial of service [1] Files of others [1]"
 
 
 def test_records_that_lack_the_number_asked_for_are_not_mixed_in():
@@ -306,6 +314,10 @@ def test_who_is_asked_for_by_another_word_is_found_by_its_title():
         ("¿Cuánto cuesta la garantía?", "La garantía cuesta 120 coronas.", "La garantía cubre todas las piezas."),
         ("¿Quién firma la garantía?", "La garantía la firma Ana Torres.", "La garantía cubre las piezas del equipo."),
         ("Why did the warranty end?", "The warranty ended because it aged.", "The warranty end was announced early."),
+        ("How often should I oil the pump?", "The pump is oiled every second week.", "I should oil 12 pumps."),
+        ("At what temperature is the fan turned on?", "On the X40 the fan is turned on at 56 degrees.",
+         "The fan is turned off when the temperature is 49 degrees."),
+        ("¿Cuánta sal lleva la masa?", "A la masa se le echan dos cucharadas de sal.", "La sal de la masa lleva yodo."),
     ],
 )  # fmt: skip
 def test_the_kind_of_answer_counts(query, answer, noise):
@@ -371,6 +383,9 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
     text = "The reserve is held by the treasury. This may be released by the CFO in an emergency. Oil is black."
     found = extract("Who may release it in an emergency?", [make_node(text, start=0)], max_sentences=1)
     assert found.text.startswith("The reserve is held by the treasury. [1] This may be released")
+    text = "Fill the disk with a huge file. Leave it to grow. By doing this you reallocate bad sectors. Oil is black."
+    found = extract("How do I reallocate bad sectors?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("Fill the disk")
 
 
 def figures(query, nodes, known=None):
@@ -484,6 +499,9 @@ def test_of_rows_that_share_words_the_one_is_taken_that_has_one_of_its_own():
     table = f"| Program | Packs | Unpacks |\n|---|---|---|\n{rows}| lz9 | 740 MB/s | 4500 MB/s |"
     found = extract("What does lz9 reach in the zip2 table?", [make_node(table, start=0)])
     assert [row for row, _ in parts(found)] == ["| Program | Packs | Unpacks |", "| lz9 | 740 MB/s | 4500 MB/s |"]
+    table = "My script must have returned a code.\n\n| Code | Says |\n|---|---|\n| 5 | failed |\n| 6 | refused |"
+    found = extract("My script returned code 6. What does that mean?", [make_node(table, start=0)], max_sentences=1)
+    assert "refused" in found.text
 
 
 def test_yes_or_no_answers_a_question_for_it_and_no_question_is_quoted():
