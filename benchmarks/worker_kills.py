@@ -25,9 +25,11 @@ from agentic_retriever.catalog.contents import Catalog
 from agentic_retriever.catalog.documents import CUT_OFF
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.indices import Indexer
+from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.lifecycle.worker import DocumentWorker
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.text import detect_language
 
 INDEX = "papers"
 LEASE_S = 1.0
@@ -190,6 +192,7 @@ def main() -> int:
     parser.add_argument("--redis", default="", help="a Redis that wakes them, for --workers")
     chosen = parser.parse_args()
     documents = texts(chosen.documents)
+    detect_language(f"{documents}"), count_tokens("word")  # else every worker loads them anew
     folder = Path(tempfile.mkdtemp(prefix="worker-kills-"))
     try:
         if chosen.workers:

@@ -20,7 +20,7 @@ from agentic_retriever.config import PREFIX
 COMMAND = [sys.executable, "-m", "agentic_retriever"]
 MAIN = "import runpy; runpy.run_module('agentic_retriever', run_name='__main__', alter_sys=True)"
 FORKS = get_context("forkserver")
-FORKS.set_forkserver_preload(["agentic_retriever.cli.app", "agentic_retriever.router", "agentic_retriever.testing"])
+FORKS.set_forkserver_preload(["agentic_retriever.cli.app", "agentic_retriever.router", "loaded_models"])
 
 
 def environment(**changes):
