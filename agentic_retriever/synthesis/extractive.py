@@ -37,6 +37,7 @@ Weights = Mapping[str, float]
 
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
+WHICH: Final = "which"  # one thing among others, which a heading may name
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
@@ -47,7 +48,7 @@ _MAX_PARTED: Final = 1_000
 _MAX_PARTS: Final = 6
 _ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
 _EMPHASIS: Final = re.compile(r"[*_`]+")
-_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
+_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w)")
 _JOINTS: Final = any_listed("answers", "joints")
 # What a sentence begins with that points back, such as "This" or "Dicho".
 _LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
@@ -231,7 +232,7 @@ class ExtractiveSynthesizer:
         else:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
-        text, citations = _quoted([_below_figure(c, question) for c in picked], worth, index_of)
+        text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
         return Extraction(
             text=text,
             citations=citations,
@@ -279,16 +280,19 @@ class ExtractiveSynthesizer:
             return {}, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
 
 
-def _below_figure(c: Candidate, question: Question) -> Candidate:
-    """Show the heading with a sentence where the figure that is asked for, such as a version, stands there alone."""
+def _below_heading(c: Candidate, question: Question) -> Candidate:
+    """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
     kinds, heading = question.kinds & NUMERIC, c.passage.text[slice(*c.above)]
-    lacks = not c.head and kinds and satisfaction(kinds, c.text, question.text) < 1
-    return replace(c, head=c.above) if lacks and satisfaction(kinds, heading, question.text) >= 1 else c
+    lacks = kinds and satisfaction(kinds, c.text, question.text) < 1
+    figure = lacks and satisfaction(kinds, heading, question.text) >= 1
+    opens = not c.passage.text[c.above[1] : c.start].strip() and 0 < len(heading) <= _MAX_DEFINED
+    names = opens and not kinds and WHICH in question.kinds
+    return replace(c, head=c.above) if not c.head and (figure or names) else c
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
-    if LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
+    if LISTING not in question.kinds and (question.kinds - {WHICH} or question.text.rstrip().endswith(_ASKS)):
         return False
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
@@ -460,7 +464,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
-    wanted = question.kinds - {DEFAULT}
+    wanted = question.kinds - {DEFAULT, WHICH}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC else 1.0
     own = _own_shares(found, weights)
     opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
@@ -470,7 +474,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
-    kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
+    kinds = question.kinds - {"number", WHICH}  # a height stands below "Number" no more than elsewhere, a count does
     below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.

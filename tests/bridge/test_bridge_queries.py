@@ -166,8 +166,7 @@ async def test_under_query_engines_of_llama_index(router):
     llm = FakeLLM([GOOD])
     engine = RetrieverQueryEngine(router.as_retriever(), synthesizer(llm), callback_manager=CallbackManager([]))
     response = engine.query(CAT)
-    assert str(response) == GOOD
-    assert details(response.source_nodes[0])[ROUTE_KEY]["index"] == "animals"
+    assert (str(response), details(response.source_nodes[0])[ROUTE_KEY]["index"]) == (GOOD, "animals")
     assert "sixteen hours" in llm.prompts[0]
     assert "confidence" not in llm.prompts[0]
     assert str(await engine.aquery(CAT)) == GOOD

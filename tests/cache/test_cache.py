@@ -506,8 +506,7 @@ class TestSecondLevel:
         cache = make(max_entries=2)
         for key in "abc":
             cache.get_or_compute(key, lambda: 1)
-        assert cache.clear() == 3
-        assert store.kept == {}
+        assert (cache.clear(), store.kept) == (3, {})
         assert cache.get_or_compute("a", lambda: 2) == (2, False)
         store.clear()
         cache = make()

@@ -224,6 +224,8 @@ def test_a_number_of_what_is_counted_goes_before_another_and_a_figure_in_a_headi
     text = "## 2. Changes in version 6.6.0\n\nThe chord grid is new."
     found = extract("Which version brought the chord grid?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "Changes in version 6.6.0 [2] The chord grid is new. [1]"
+    text = "## whitelist\n\nA list for those who are no spammers."
+    assert extract("Which list is for no spammers?", [make_node(text, start=0)]).text.startswith("whitelist [2] A list")
     text = "## Release 3.1 [11 Feb 2025]\n\nRelease 3.1 mends 2 faults."
     found = extract("When was release 3.1 published?", [make_node(text, start=0)], max_sentences=1)
     assert found.text.startswith("Release 3.1 [11 Feb 2025] [2]")
