@@ -38,6 +38,7 @@ Weights = Mapping[str, float]
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 WHICH: Final = "which"  # one thing among others, which a heading may name
+FREQUENCY: Final = "frequency"  # how often, in figures or words
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time"})
 _NAMED: Final = frozenset({"person", "place"})
@@ -465,7 +466,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
     wanted = question.kinds - {DEFAULT, WHICH}
-    lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC else 1.0
+    lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
     own = _own_shares(found, weights)
     opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
     scores = [
