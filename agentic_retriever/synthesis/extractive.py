@@ -37,7 +37,7 @@ Weights = Mapping[str, float]
 
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
-WHICH: Final = "which"  # one thing among others, which a heading may name
+WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
 FREQUENCY: Final = "frequency"  # how often, in figures or words
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time"})
@@ -132,7 +132,7 @@ def _has(kind: str, body: str, query: str) -> float:
 
 @lru_cache(1_000)
 def _asked_kinds(query: str) -> frozenset[str]:
-    return frozenset(kind for kind, pattern in _patterns("asks").items() if pattern.search(query))
+    return frozenset(kind for kind, pattern in _patterns("asks").items() if kind != WHICH and pattern.search(query))
 
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
@@ -287,13 +287,13 @@ def _below_heading(c: Candidate, question: Question) -> Candidate:
     lacks = kinds and satisfaction(kinds, c.text, question.text) < 1
     figure = lacks and satisfaction(kinds, heading, question.text) >= 1
     opens = not c.passage.text[c.above[1] : c.start].strip() and 0 < len(heading) <= _MAX_DEFINED
-    names = opens and not kinds and WHICH in question.kinds
+    names = opens and not kinds and _patterns("asks")[WHICH].search(question.text) is not None
     return replace(c, head=c.above) if not c.head and (figure or names) else c
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
-    if LISTING not in question.kinds and (question.kinds - {WHICH} or question.text.rstrip().endswith(_ASKS)):
+    if LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
         return False
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
@@ -465,7 +465,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
-    wanted = question.kinds - {DEFAULT, WHICH}
+    wanted = question.kinds - {DEFAULT}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
     own = _own_shares(found, weights)
     opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
@@ -475,7 +475,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
-    kinds = question.kinds - {"number", WHICH}  # a height stands below "Number" no more than elsewhere, a count does
+    kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
     below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.
