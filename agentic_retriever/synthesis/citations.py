@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import filterfalse, islice, permutations
 from typing import Final, NamedTuple
 
@@ -189,11 +189,14 @@ def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
 
 def has_antonym(one: str, other: str) -> bool:
     """Tell whether a text has a word, and the other one only its opposite."""
-    return any(
-        here.search(one) and there.search(other) and not (there.search(one) or here.search(other))
-        for pair in _ANTONYMS
-        for here, there in permutations(pair)
-    )
+    return any(there.search(other) and not here.search(other) for here, there in _opposites(one))
+
+
+@lru_cache(1_000)
+def _opposites(text: str) -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
+    """The words that a text has without their opposites, each with these."""
+    pairs = (pair for one in _ANTONYMS for pair in permutations(one))
+    return tuple((here, there) for here, there in pairs if here.search(text) and not there.search(text))
 
 
 def negated_before(text: str, start: int) -> bool:
