@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import hashlib
 import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -137,6 +139,7 @@ def _json(value: object) -> str:
 # Files on the disk: what each is called, its bytes and its characters.
 
 MAX_SOURCE_BYTES = 50_000_000  # default size limit of one document (50 MB)
+PACKED = ".gz"
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -162,7 +165,12 @@ class SourceFile:
     @property
     def title(self) -> str:
         """A title for files that have none inside: the name without suffix, ``_`` and ``-`` as spaces."""
-        return printable(self.path.stem).replace("_", " ").replace("-", " ").strip()
+        return printable(Path(unpacked_name(self.path)).stem).replace("_", " ").replace("-", " ").strip()
+
+    @property
+    def suffix(self) -> str:
+        """The suffix that says of what kind the file is, in lower case."""
+        return Path(unpacked_name(self.path)).suffix.lower()
 
     def document(self, text: str, *, kind: str, title: str = "") -> SourceDocument:
         return SourceDocument(
@@ -173,11 +181,17 @@ class SourceFile:
         if self.size() > self.max_bytes:
             raise too_large(self.max_bytes)
         try:
-            data = self.path.read_bytes()
+            packed = self.path.suffix.lower() == PACKED
+            with gzip.open(self.path) if packed else self.path.open("rb") as stream:
+                data: bytes = stream.read(self.max_bytes + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as err:
+            raise SourceError("is no whole gzip file; save it again") from err
         except OSError as err:
             raise unreadable(err) from err
         if not data:
             raise SourceError("is empty")
+        if len(data) > self.max_bytes:
+            raise too_large(self.max_bytes)
         return data
 
     def size(self) -> int:
@@ -189,6 +203,12 @@ class SourceFile:
         if not stat.S_ISREG(status.st_mode):
             raise SourceError("is no regular file")
         return status.st_size
+
+
+def unpacked_name(path: Path) -> str:
+    """Return what a file is called without ``.gz``, and without the ``.txt`` behind the suffix of a markup."""
+    name = path.name.removesuffix(path.suffix) if path.suffix.lower() == PACKED else path.name
+    return name[:-4] if name.lower().endswith((".rst.txt", ".md.txt", ".pod.txt")) else name
 
 
 def locate(path: Path, *, root: Path, max_bytes: int) -> SourceFile:

@@ -37,7 +37,7 @@ _NAMESPACED = "{*}"
 
 def read_office(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
     """Read a file of a kind in ``CONVERTERS``; its text may become no longer than a file may be large."""
-    suffix = file.path.suffix.lower()
+    suffix = file.suffix
     try:
         written, properties, attached = _collected(CONVERTERS[suffix](file.read(), file.max_bytes), file.max_bytes)
     except SourceError:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 with suppress(ImportError):  # not on Windows
     import resource
@@ -23,6 +23,7 @@ with suppress(ImportError):  # not on Windows
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents, enrichment
 from agentic_retriever.ingestion.html import html_to_text
+from agentic_retriever.ingestion.manual import is_manual, manual_to_text
 from agentic_retriever.ingestion.office import CONVERTERS, read_office
 from agentic_retriever.ingestion.pdf import read_pdf
 from agentic_retriever.ingestion.structure import scan_blocks
@@ -86,7 +87,7 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 
 
 def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
-    text, suffix = _decoded(file), file.path.suffix.lower()
+    text, suffix = _decoded(file), file.suffix
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
         text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
@@ -96,6 +97,14 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
             text = re.sub(pattern, put, text, flags=re.MULTILINE)
     title = _FIRST_HEADING.search(text)
     yield file.document(text, kind=suffix[1:], title=title[1].strip() if title else "")
+
+
+def _read_manual(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
+    source = _decoded(file)
+    title, text = manual_to_text(source) if is_manual(source) else ("", "")
+    if not text.strip():
+        raise SourceError("is no manual page with a text of its own")
+    yield file.document(text, kind="man", title=title)
 
 
 def _rst_heading(found: re.Match[str], styles: dict[tuple[str, bool], int]) -> str:
@@ -262,12 +271,16 @@ def _string(record: Mapping[str, object], field: str) -> str:
     return documents.clean_text(value or "")
 
 
+def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
+    yield file.document(_reflowed(_decoded(file)), kind="txt")
+
+
 # Which reader reads what
 
 _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     ".md": _read_markdown,
     ".markdown": _read_markdown,
-    ".txt": lambda file: iter([file.document(_reflowed(_decoded(file)), kind="txt")]),
+    ".txt": _read_text,
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": read_pdf,
@@ -277,7 +290,24 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     **dict.fromkeys(CONVERTERS, read_office),
 }
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
+KINDS = f"{', '.join(SUPPORTED_SUFFIXES)}, manual pages (such as .1 or .3pm), README and the like, and these as .gz"
+_MANUAL = re.compile(r"\.[1-9][a-z]{0,4}")
+_PLAIN = re.compile(r"README\..+|[A-Z][A-Z\d_-]+")  # names of texts that have no suffix of a kind
 _DIGEST_BLOCK = 1 << 20
+
+
+def is_readable(path: Path) -> bool:
+    """Tell whether a file is of a kind that can be read, by its name."""
+    return _reader_of(path) is not None
+
+
+def _reader_of(path: Path) -> Callable[[documents.SourceFile], Iterator[_Item]] | None:
+    name = documents.unpacked_name(path)
+    suffix = Path(name).suffix.lower()
+    if suffix == ".jsonl" and path.suffix.lower() == documents.PACKED:
+        return None  # it is read line by line
+    guessed = _read_manual if _MANUAL.fullmatch(suffix) else _read_text if _PLAIN.fullmatch(name) else None
+    return _READERS.get(suffix, guessed)
 
 
 def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
@@ -327,7 +357,7 @@ def digests_of_alike(files: Sequence[Path]) -> dict[Path, str]:
     for file in files:
         with suppress(OSError):
             status = file.stat()
-            if stat.S_ISREG(status.st_mode) and file.suffix.lower() in SUPPORTED_SUFFIXES:
+            if stat.S_ISREG(status.st_mode) and is_readable(file):
                 by_size.setdefault(status.st_size, []).append(file)
     digests: dict[Path, str] = {}
     for file in chain.from_iterable(group for group in by_size.values() if len(group) > 1):
@@ -343,20 +373,20 @@ def read_source(
     path: Path, *, root: Path, max_bytes: int = documents.MAX_SOURCE_BYTES, follow_links: bool = False
 ) -> Iterator[_Item]:
     file = documents.locate(Path(path), root=Path(root), max_bytes=max_bytes)
-    reader = _READERS.get(file.path.suffix.lower())
+    reader = _reader_of(file.path)
     if not follow_links and _leads_out(file.path, Path(root)):
         yield documents.SkippedSource(file.source, "is a link that leads out of the folder; allow it with follow_links")
     elif file.path.is_dir():
         yield documents.SkippedSource(file.source, "is a folder that cannot be listed; check its permissions")
     elif reader is None:
-        allowed = ", ".join(SUPPORTED_SUFFIXES)
-        reason = f"is of no kind that can be read; allowed are {allowed}"
+        reason = f"is of no kind that can be read; allowed are {KINDS}"
         yield documents.SkippedSource(file.source, reason, "unsupported")
     else:
         try:
             yield from reader(file) if reader is _read_jsonl else _described(file, reader(file), follow_links)
         except SourceError as err:
-            yield documents.SkippedSource(file.source, str(err))
+            kind: Literal["unread", "unsupported"] = "unread" if file.suffix in _READERS else "unsupported"
+            yield documents.SkippedSource(file.source, str(err), kind)
 
 
 def _described(file: documents.SourceFile, items: Iterator[_Item], follow_links: bool) -> Iterator[_Item]:
@@ -412,11 +442,11 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             self._process = None
 
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
-        suffix, heavy = path.suffix.lower(), False
+        suffix, heavy = Path(documents.unpacked_name(path)).suffix.lower(), path.suffix.lower() == documents.PACKED
         with suppress(OSError):
             size, least = path.stat().st_size, _SMALL if suffix in {".htm", ".html"} else None
             least = least if self._from_bytes is None else self._from_bytes
-            heavy = suffix in _HEAVY or (least is not None and size > least)
+            heavy = heavy or suffix in _HEAVY or (least is not None and size > least)
         if not _HAS_LIMITS or not heavy or not sys.executable:
             yield from read_source(path, root=root, max_bytes=max_bytes, follow_links=follow_links)
             return

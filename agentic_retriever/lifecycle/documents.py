@@ -26,7 +26,7 @@ from agentic_retriever.indices import Indexer, StoredIndex
 from agentic_retriever.indices.ingest import node_facts
 from agentic_retriever.ingestion.chunking import CHUNKING_VERSION
 from agentic_retriever.ingestion.documents import clean_text, flat_metadata, too_large, unreadable
-from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
+from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, is_readable
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.resources import Resources
 from agentic_retriever.stores.files import sync
@@ -34,8 +34,8 @@ from agentic_retriever.stores.files import sync
 STREAM: Final = "document_processing"  # the Redis stream that says that there is something to do
 FILES: Final = "files"  # in the data directory, where no storage_folder is set
 DONE: Final = frozenset({DocumentStatus.INDEXED, DocumentStatus.FAILED, DocumentStatus.INACTIVE})
+_UPLOADED: Final = f"{', '.join(one for one in SUPPORTED_SUFFIXES if one != '.jsonl')}, and manual pages such as .1"
 _Nodes: TypeAlias = list[NodeRecord]  # in the class, list is a method
-_UPLOADED: Final = tuple(suffix for suffix in SUPPORTED_SUFFIXES if suffix != ".jsonl")
 _BLOCK: Final = 1 << 20
 _MAX_NAME: Final = 255
 _ORPHANED_S: Final = 86_400.0  # age from which a file without a record is one that an upload was cut off after
@@ -397,8 +397,8 @@ def _file_name(source: str | Path | bytes, given: str | None) -> str:
     if suffix == ".jsonl":
         add = "add them with: agentic-retriever index add NAME FILE, or router.add_index"
         raise errors.SourceError(f"{name!r} holds many documents, one a line, and an upload is one; {add}")
-    if suffix not in _UPLOADED:
-        raise errors.SourceError(f"{name!r} is of no kind that can be read; allowed are {', '.join(_UPLOADED)}")
+    if not is_readable(Path(f"upload{suffix}")):  # the name that it is kept by ends in it
+        raise errors.SourceError(f"{name!r} is of no kind that can be read; allowed are {_UPLOADED}")
     return name
 
 

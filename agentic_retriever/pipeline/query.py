@@ -50,8 +50,8 @@ from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthes
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
-from agentic_retriever.understanding.asked import asked_parts
 from agentic_retriever.understanding.follow_ups import leans
+from agentic_retriever.understanding.references import asked_parts
 from agentic_retriever.understanding.understanding import Understood, understand
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import without_asking, without_requests
 from agentic_retriever.threads import Workers, guard
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
-from agentic_retriever.understanding.asked import asked_parts, nearest_numbers, reading_order
+from agentic_retriever.understanding.references import asked_parts, nearest_numbers, reading_order
 from agentic_retriever.understanding.understanding import Understood
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from agentic_retriever.routing.signals import (
 )
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
 from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.understanding.asked import asked_parts
+from agentic_retriever.understanding.references import asked_parts
 
 # Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
 

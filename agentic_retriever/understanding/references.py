@@ -1,12 +1,77 @@
-"""Where the references of a text lead to in an index."""
+"""Parts of documents by their number: those that a question asks for, and where the references of a text lead to.
+
+"Was steht in Abschnitt 7.3?", "第3.2节", "пункт 4".
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from agentic_retriever.indices.derived import Outline
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.references import Reference
+
+_SECTIONS: Final = (
+    r"sections?|sect?\.|chapters?|chap\.|clauses?|paragraphs?|para\.|points?|items?|parts?|headings?"
+    r"|secci[oó]n(?:es)?|apartados?|ep[ií]grafes?|numeral(?:es)?|puntos?|cap[ií]tulos?|p[aá]rrafos?|cl[aá]usulas?"
+    r"|chapitres?|rubriques?|parties?|paragraphes?|seç(?:ão|ões)|pontos?|itens|sezion[ei]|capitol[oi]|punt[oi]"
+    r"|abschnitt(?:e|en|e?s)?|kapiteln?s?|punkte?s?|ziffern?|absatz|teil|paragra(?:f|ph)(?:en)?"
+    r"|раздел\w{0,3}|глав\w{1,3}|пункт\w{0,3}|параграф\w{0,3}"
+)
+_ARTICLES: Final = r"articles?|arts?\.|art[ií]culos?|artigos?|articol[oi]|artikeln?|стать\w{1,3}"
+_UNSPACED: Final = r"หัวข้อ(?:ที่)?|ข้อ(?:ที่)?|ส่วนที่|บทที่|§+|章节|章節|セクション"
+_NUMBER: Final = r"(?:[0-9]{1,4}|[A-Z](?=\.[0-9]))(?:\.[0-9]{1,3}){0,5}(?:\s?(?:bis|ter|quater|quinquies)\b)?"
+_JOINT: Final = r"\s*(?:,|、|\b(?:y|e|o|u|and|or|et|ou|und|oder|и|или)\b|และ|หรือ|和|与|と)\s*"
+_ASKED_RE: Final = re.compile(
+    rf"(?:(?<!\w)(?:{_SECTIONS})|{_UNSPACED}|(?P<article>(?<!\w)(?:{_ARTICLES})|มาตรา))\s*"
+    rf"(?P<numbers>{_NUMBER}(?:{_JOINT}{_NUMBER}){{0,8}})(?![\w%]|\s%)"
+    rf"|第?\s?(?P<before>{_NUMBER})\s?(?:[节節章项項款]|部分|小节|(?P<clause>[条條]))"
+    rf"|^\W*(?P<alone>[0-9]{{1,4}}(?:\.[0-9]{{1,3}}){{1,5}})\W*$",
+    re.IGNORECASE,
+)
+_NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
+_DIGIT_RE: Final = re.compile(r"\d")
+_MAX_ASKED: Final = 10
+
+
+class AskedPart(NamedTuple):
+    kind: str  # "section" or "article"
+    number: str
+
+
+def asked_parts(question: str) -> list[AskedPart]:
+    """Read the numbers of the parts that a question names, in its order."""
+    if _DIGIT_RE.search(question) is None:  # as most questions have none
+        return []
+    digits = (str(unicodedata.decimal(char)) if char.isdecimal() else char for char in question[:4_000])
+    found: dict[AskedPart, None] = {}
+    for match in _ASKED_RE.finditer("".join(digits)):
+        kind = "article" if match["article"] or match["clause"] else "section"
+        for number in _NUMBER_RE.findall(match["numbers"] or match["before"] or match["alone"]):
+            found.setdefault(AskedPart(kind, " ".join(number.casefold().split())))
+    return list(found)[:_MAX_ASKED]
+
+
+def reading_order(number: str) -> tuple[tuple[int, str], ...]:
+    """Return what numbers of parts sort by: 2 before 10, 6.2 before 6.2.1, 4 before 4 bis."""
+    return tuple((int(part) if part.isdecimal() else 10_000, part) for part in re.findall(r"[0-9]+|[^\W\d]+", number))
+
+
+def nearest_numbers(number: str, known: Iterable[str], count: int = 2) -> list[str]:
+    """Return the numbers that come nearest to one that does not exist, in reading order."""
+    places = {one: [part for part, _ in reading_order(one)] for one in known}
+    wanted = [part for part, _ in reading_order(number)]
+
+    def distance(one: str) -> tuple[list[int], int]:
+        parts = [*places[one], *[0] * (len(wanted) - len(places[one]))]
+        return [abs(mine - theirs) for mine, theirs in zip(wanted, parts, strict=False)], len(places[one])
+
+    as_deep = [one for one in places if len(places[one]) <= len(wanted)] or list(places)
+    return sorted(sorted(as_deep, key=distance)[:count], key=reading_order)
+
+
+# Where the references of a text lead to in an index
 
 _OWN_RE: Final = re.compile(r"\b(?:this|these|est[ea]s?|presente|mism[oa])\b|นี้", re.IGNORECASE)
 _ARTICLE_WORD_RE: Final = re.compile(r"^(?:the|el|la|los|las|le|les|o|os|as)\s+", re.IGNORECASE)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.understanding.asked import asked_parts, nearest_numbers, reading_order
+from agentic_retriever.understanding.references import asked_parts, nearest_numbers, reading_order
 
 
 @pytest.mark.parametrize(
