@@ -188,9 +188,9 @@ class _Page:
     def _say(self, text: str) -> None:
         if self._take is not None and text.strip():
             take, self._take = self._take, None
-            take(text.strip())
+            take(_joined([text]).strip())
         elif self._as_is is not None:
-            self._as_is.append(text.rstrip())
+            self._as_is.append(_GLUE.sub("", text).rstrip())
         elif text.strip():
             self._words.append(text.strip())
         else:
@@ -201,7 +201,7 @@ class _Page:
         if self._as_is is not None:
             self._as_is.append("")
         elif self._words:
-            said, self._words = _UNSPACED.sub("", re.sub("  +", " ", " ".join(self._words))), []
+            said, self._words = _joined(self._words), []
             self._written.append(self._begin_item() + said)
 
     def _begin_item(self) -> str:
@@ -225,7 +225,7 @@ class _Page:
     def _mdoc_item(self, args: Sequence[str]) -> None:
         kind = self._lists[-1] if self._lists else ""
         if kind != "-column":
-            self._item([self._inline(args) if args else "•"])
+            self._item([_joined([self._inline(args)]) if args else "•"])
             return
         self._end()
         self._say(self._inline(args))
@@ -271,7 +271,7 @@ class _Page:
             else:
                 pieces.append(str(puts.get(word, f"\ue000{word}" if word in _CLOSING else word)))
         tail = [f"\ue000{one}" for one in words[last:]]
-        return _GLUE.sub("", " ".join(filter(None, [*pieces, *closing[::-1], *tail])))
+        return " ".join(filter(None, [*pieces, *closing[::-1], *tail]))
 
     def _tabulate(self, lines: Sequence[str]) -> None:
         """Write a table of tbl(1), the first row as its head."""
@@ -286,6 +286,10 @@ class _Page:
         if written:
             written.insert(1, f"|{' --- |' * len(cells[0])}")
             self._written.append(f"{self._begin_item()}\n\n".lstrip() + "\n".join(written))
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return _UNSPACED.sub("", re.sub("  +", " ", _GLUE.sub("", " ".join(lines))))
 
 
 def _with_cells_in_line(text: str) -> str:
