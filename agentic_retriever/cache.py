@@ -1,8 +1,4 @@
-"""Computed values kept for a while, in memory and on a second level if wanted, and questions asked beforehand.
-
-Single flight: of many callers that miss one key at once, threads and tasks alike, one computes and all get its result,
-or its failure, together.
-"""
+"""Computed values kept for a while, and questions asked beforehand; of many callers that miss a key, one computes."""
 
 from __future__ import annotations
 
@@ -80,10 +76,8 @@ class CacheStats(Record):
 class SingleFlightCache(Generic[V]):
     """Values in memory and on a second level, for any number of threads, and of tasks on any number of event loops.
 
-    ``max_entries`` or ``ttl_s`` of 0 turns both levels off (single flight still works); numbers below raise
-    ``ConfigError``. ``second`` is the second level, and the functions that turn values into JSON in UTF-8 and back, or
-    raise; never with pickle, as others may write a store. ``prepare`` looks at a value once and returns what hands out
-    copies of it, so that callers cannot change what is kept.
+    ``max_entries`` or ``ttl_s`` of 0 turns both levels off, but not single flight. Values are never pickled, as others
+    may write to ``second``; ``prepare`` returns what hands out copies, so that no caller changes what is kept.
     """
 
     def __init__(
@@ -126,8 +120,7 @@ class SingleFlightCache(Generic[V]):
     ) -> tuple[V, bool]:
         """Return the value of a key, computing it if need be, and whether it was there or another caller computed it.
 
-        A value that ``keep`` does not want is not stored; a failure never is, and is raised for every caller that
-        waited for it. Waiting for another caller longer than ``timeout_s`` ends with ``DeadlineExceededError``.
+        A value that ``keep`` does not want is not stored; a failure never is, and is raised for all who waited for it.
         """
         ends = None if timeout_s is None else self._timer() + timeout_s
         while True:
@@ -156,10 +149,8 @@ class SingleFlightCache(Generic[V]):
     ) -> tuple[V, bool]:
         """Do as :meth:`get_or_compute` without holding a thread while waiting; ``submit`` starts a worker thread.
 
-        A task that is cancelled takes nothing from the others: the computation goes on, and its result is kept. When
-        all are cancelled, a computation that has not begun never does, and one that has is told so by ``unwanted``. A
-        thread that comes while the computation still waits for a worker makes it itself, so that a pool whose workers
-        all wait for it cannot come to a standstill. ``timeout_s`` limits one's own computation, too.
+        Only if all tasks are cancelled is a computation dropped, or told by ``unwanted``. A thread that comes while it
+        waits for a worker makes it itself, so that a pool whose workers all wait for it cannot come to a standstill.
         """
         ends = None if timeout_s is None else self._timer() + timeout_s
         while True:
@@ -409,11 +400,7 @@ class WarmReport(Record):
 
 
 def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Read questions, one a line or, in a ``.jsonl`` or ``.ndjson`` file, one object with ``query`` a line.
-
-    Returns the questions, each once, in order; and what is wrong with other lines, one line each. A file that cannot be
-    read, or is larger than 64 MB, raises ``SourceError``.
-    """
+    """Read questions, each once and in order, and what is wrong with other lines; in JSON lines each is a ``query``."""
     file = Path(path)
     try:
         with file.open("rb") as opened:

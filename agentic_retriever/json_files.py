@@ -1,8 +1,4 @@
-"""Files that are replaced as a whole, and fitted models kept in them as JSON, every part checked when read.
-
-The checks raise ``ValueError``, one kind for all that can be wrong in a file; :func:`load_model` adds which file it is
-and what to do.
-"""
+"""Files that are replaced as a whole, and fitted models kept in them as JSON, every part checked when read."""
 
 import json
 import math

@@ -1,7 +1,4 @@
-"""Values and vectors shared by several processes through a Redis server that may be slow, full, broken or gone.
-
-Nothing here raises for what the server does: every failure is a miss, counted, and warned of once.
-"""
+"""Values and vectors shared by processes through a Redis server that may be slow or gone: every failure is a miss."""
 
 from __future__ import annotations
 
@@ -223,10 +220,7 @@ class RedisStore:
         self._write_later(lambda: self._link.call(lambda client: client.unlink(name), default=None, timeout_s=slow_s))
 
     def clear(self) -> int:
-        """Drop all values of this namespace and kind, and no others; return how many there were.
-
-        A server that is down cannot be cleared. Then this store finds nothing until it could be done after all.
-        """
+        """Drop and count the values of this namespace and kind; while that fails, the store finds nothing."""
         self._owes_clear = True
         for job in list(self._pending):
             job.cancel()

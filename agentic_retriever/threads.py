@@ -1,7 +1,4 @@
-"""Calls to what may hang or fail: bounded in number and in time, and not made for a while when they keep failing.
-
-Nothing here keeps an asyncio object, so one pool serves any number of event loops, one after another or side by side.
-"""
+"""Calls to what may hang or fail, bounded in number and in time; nothing here belongs to one event loop."""
 
 import asyncio
 import atexit
@@ -31,11 +28,9 @@ def usable_cores() -> int:
 
 
 class Workers:
-    """A pool of at most ``max_workers`` named threads, started on first use.
+    """A pool of at most ``max_workers`` named threads, started on first use, and afresh in the child of ``os.fork``.
 
     For an event loop, all start ``at_once``, while none has work: it would be held by one that starts beside busy ones.
-    Each call runs in a copy of its caller's context variables. A pool that was in use before ``os.fork`` starts fresh
-    threads in the child, where the old ones do not exist.
     """
 
     def __init__(self, max_workers: int, name: str, *, at_once: bool = False) -> None:
@@ -63,11 +58,7 @@ class Workers:
             return self._executor.submit(call)
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await ``fn(*args, **kwargs)``, run in a worker thread; the event loop stays free.
-
-        Cancelling the awaiting task drops a call that has not started; one that has started runs to its end in its
-        thread, and its result is thrown away.
-        """
+        """Await ``fn(*args, **kwargs)`` in a worker thread; cancelling drops a call only if it has not started."""
         return await asyncio.wrap_future(self.submit(fn, *args, **kwargs))
 
     def close(self, *, wait: bool = True) -> None:
@@ -189,10 +180,7 @@ class Ticket(NamedTuple):
 
 
 class Breaker:
-    """Lets no call out for a while after some failures in a row, then one as a probe (M. Nygard, Release It!, 2007).
-
-    A call hands back the ticket that :meth:`enter` gave it, so that a late result is never taken for the probe's.
-    """
+    """Lets no call out for a while after some failures in a row, then one as a probe (M. Nygard, Release It!, 2007)."""
 
     def __init__(
         self,
@@ -292,10 +280,7 @@ def guarded(
 
 @contextmanager
 def guard(what: str, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause") -> Iterator[None]:
-    """Around foreign code: whatever it raises comes out as an error of this package, of the kind ``error``.
-
-    Only the type of what was raised is named, since the text of foreign errors may hold keys or documents.
-    """
+    """Around foreign code: what it raises comes out as ``error`` without its text, which may hold keys or documents."""
     try:
         yield
     except AgenticRetrieverError:

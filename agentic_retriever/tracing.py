@@ -1,9 +1,4 @@
-"""Spans and events of our stages for whoever watches LlamaIndex: Phoenix, Langfuse, OpenTelemetry handlers, and others.
-
-They reach the handlers of LlamaIndex's root dispatcher, and those of the dispatcher ``agentic_retriever`` below it.
-While no handler is attached nothing is made at all. LlamaIndex's older callback handlers are at the end: none by
-default. A handler of either kind that raises is warned of once and never ends a query.
-"""
+"""Spans and events of our stages for whoever watches LlamaIndex; a handler that raises is warned of once."""
 
 import inspect
 import logging

@@ -1,5 +1,1 @@
-"""The catalog: indexes, their documents and nodes, and the history of queries, in one database.
-
-It is SQLite in the data directory, or PostgreSQL, which any number of machines may share. Nothing here loads
-SQLAlchemy before the catalog is used.
-"""
+"""The catalog: indexes, documents, nodes and history in one database; SQLAlchemy is loaded when it is first used."""

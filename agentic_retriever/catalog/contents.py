@@ -56,9 +56,7 @@ _ENTRY: Final = [_D[name] for name in CatalogEntry._fields]
 class Catalog:
     """Which documents an index holds, their texts and nodes, and the version of the whole; usable from many threads.
 
-    It is written around every change of the vector store: first the intent (the document without its content hash, and
-    the node ids it is about to get), last the confirmation. A process killed in between leaves documents without a
-    hash, which the next run writes again under the same ids.
+    An intent is noted before a store changes and confirmed after it; what a kill leaves is written under the same ids.
     """
 
     def __init__(self, indexes: Indexes, name: str, *, clock: Callable[[], datetime] = utc_now) -> None:
@@ -157,10 +155,9 @@ class Catalog:
         nodes: Mapping[str, Mapping[str, Any]] | None = None,
         facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Note that documents now have exactly these nodes, and raise the version.
+        """Note that documents now have exactly these nodes, raise the version, and end the claims to them.
 
-        Whoever processed them has no claim to them any more. ``nodes`` are the columns of nodes by their ids, as far as
-        they are to change, and ``facts`` those of records by ``doc_id``.
+        ``nodes`` are the columns of nodes that are to change, by ids, and ``facts`` those of records by ``doc_id``.
         """
         with self._write() as connection:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])

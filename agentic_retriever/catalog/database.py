@@ -47,8 +47,7 @@ DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
 class Database:
     """One database with the tables of a catalog, made or brought up to date with its first use; thread-safe.
 
-    Connections of a catalog are kept, and each confirmed transaction survives a power cut. The history (``is_log``)
-    opens one for each piece of work, may lose its last moments, and waits for nobody for long.
+    What a catalog confirmed survives a power cut; the history (``is_log``) may lose its last moments and waits briefly.
     """
 
     def __init__(self, address: Address, *, is_log: bool = False) -> None:

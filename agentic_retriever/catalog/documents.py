@@ -1,7 +1,4 @@
-"""The records of documents: made, listed, changed, and claimed by who processes them.
-
-What each holds is written by whoever indexes it.
-"""
+"""The records of documents: made, listed, changed, and claimed by who processes them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The history of queries: recorded in the background, read on demand.
-
-:class:`QueryLog` writes a :class:`LogEntry` for each query to the catalog and reads it back; :class:`Analytics` is what
-it shows over a period. SQLAlchemy is loaded with ``history_database`` when the first entry is written or read.
-"""
+"""The history of queries: recorded in the background, read on demand; SQLAlchemy is loaded with the first entry."""
 
 from __future__ import annotations
 
@@ -236,11 +232,7 @@ Entries: TypeAlias = list[LogEntry]  # by a name, since QueryLog.list is somethi
 
 
 class QueryLog:
-    """The history of queries in a catalog; threads, processes and machines may share one.
-
-    Nothing is opened until the first entry is recorded or read. Recording puts an entry into a bounded queue and
-    returns; one daemon thread writes. Whatever is wrong with the database, recording never fails and never waits.
-    """
+    """The history of queries in a catalog for many threads, processes and machines; recording never fails or waits."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""What is known of a document and of each of its nodes, what is kept of a question, and what is measured of these.
-
-Values alone, so that nothing here loads SQLAlchemy.
-"""
+"""What is known of documents and nodes, kept of a question and measured of these; nothing here loads SQLAlchemy."""
 
 import math
 from collections.abc import Mapping, Sequence

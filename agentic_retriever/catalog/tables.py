@@ -1,7 +1,6 @@
 """The tables of a catalog: indexes, documents, nodes, and the history of queries; the same on SQLite and PostgreSQL.
 
-A change here needs a migration (``migrations/versions``) and a new ``REVISION``. All names begin with
-``agentic_retriever_``, since a database on a server may hold other tables, too.
+A change needs a migration (``migrations/versions``) and a new ``REVISION``; a server's database may hold other tables.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Taking over what earlier versions kept in files of their own, and a catalog that moves to a server.
-
-Each index, and the history, is written in one transaction, and only then its old file is put away; a process killed in
-between leaves a file that is put away the next time. Nothing is embedded again.
-"""
+"""Taking over files of earlier versions, each put away only once all of it is written, and a catalog that moves."""
 
 import json
 import logging

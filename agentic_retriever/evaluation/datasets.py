@@ -1,16 +1,6 @@
-"""Data sets to measure with: BEIR folders, and files of labelled questions.
+"""Data sets to measure with: BEIR folders (N. Thakur et al., "BEIR", NeurIPS 2021), and files of labelled questions.
 
-A **BEIR folder** (N. Thakur et al., "BEIR", NeurIPS 2021) holds ``corpus.jsonl``, ``queries.jsonl`` and
-``qrels/*.tsv``: one index with questions of its own. An optional ``dataset.json`` may hold its ``description``.
-
-A **questions file** is ``.jsonl`` with the fields ``query``, and as far as they are known ``id``, ``language``,
-``index``, ``doc_ids``, ``strategy``, ``complexity``, ``answer`` and ``answerable``. The name ``sample`` stands for the
-questions that ship with the package.
-
-A folder with **gold spans** holds ``docs/`` and ``questions.jsonl`` with ``question``, ``doc`` (a file of ``docs/``),
-``start`` and ``end`` (characters of its text); several lines of one ``id`` are several spans of one question.
-
-A ``.json`` file is what LlamaIndex's ``EmbeddingQAFinetuneDataset`` saves: ``queries``, ``corpus``, ``relevant_docs``.
+In gold spans, ``start`` and ``end`` count characters of the text; lines of one ``id`` are spans of one question.
 """
 
 from __future__ import annotations

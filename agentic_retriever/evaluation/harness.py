@@ -1,7 +1,4 @@
-"""Running a benchmark: every strategy over every data set, the router's own choice, the oracle and the peers.
-
-``bench_routing`` asks for the choices alone.
-"""
+"""Running a benchmark: every strategy over every data set, the router's own choice, the oracle and the peers."""
 
 import importlib
 import json

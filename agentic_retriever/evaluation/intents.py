@@ -1,9 +1,4 @@
-"""Questions of every intent, made of a corpus itself so that their right answers are known by how they were made.
-
-Headings and titles that are asked are taken out of the text, by as many characters, so that offsets stay; what else is
-named in a question stands in the text, as in life. The wordings are the section ``intents`` of the language files; a
-language without one is asked in bare topics. What people asked of the corpus takes the place of made lookups.
-"""
+"""Questions of every intent, made of a corpus; headings and titles that are asked are blanked, so offsets stay."""
 
 import random
 import re

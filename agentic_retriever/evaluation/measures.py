@@ -119,11 +119,7 @@ UNSPACED: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANM
 
 
 def answer_f1(answer: str, gold: str) -> float:
-    """Return the F1 of the words of an answer against a right one (P. Rajpurkar et al., "SQuAD", EMNLP 2016).
-
-    Case, punctuation, citation markers and English articles do not count. Scripts that put no spaces between words are
-    compared by characters (P. Lewis et al., "MLQA", ACL 2020).
-    """
+    """Return the F1 of an answer's words (as SQuAD), or of its characters in ``UNSPACED`` scripts (as MLQA)."""
     found, right = answer_tokens(answer), answer_tokens(gold)
     if not found or not right:
         return float(found == right)
@@ -172,8 +168,7 @@ def bootstrap_interval(values: Sequence[float], *, seed: int, resamples: int = R
 def randomisation_test(first: Sequence[float], second: Sequence[float], *, seed: int) -> float:
     """Return how probable so large a mean difference is if it does not matter which of two ways was taken.
 
-    A paired, two-sided randomisation test on the difference of the means (M. Smucker, J. Allan and B. Carterette,
-    CIKM 2007). With up to 13 questions that differ all sign changes are tried, otherwise random ones.
+    Paired and two-sided (M. Smucker et al., CIKM 2007); exact with up to 13 questions that differ, else by chance.
     """
     if len(first) != len(second) or not len(first):
         raise EvaluationError(f"a paired test needs as many values of both, got {len(first)} and {len(second)}")

@@ -313,11 +313,7 @@ class LlamaIndexEmbeddingSelector:
 
 
 class NearestUtteranceRouter:
-    """What semantic-router's ``SemanticRouter`` does: the nearest utterances of all routes vote for their route.
-
-    Its logic, written anew: sampled nodes serve as the utterances of an index, the nearest of all are grouped by index,
-    and the greatest mean (its default) or sum of cosines wins. No threshold is set here, so it never abstains.
-    """
+    """Does as semantic-router without a threshold: the nearest utterances, here sampled nodes, vote for their route."""
 
     def __init__(self, profiles: Sequence[IndexProfile], aggregation: Literal["mean", "sum"]) -> None:
         self.mode, self._mean = f"nearest_utterance_{aggregation}", aggregation == "mean"

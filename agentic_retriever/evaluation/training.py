@@ -346,11 +346,7 @@ def train_fusion(
     install: bool = True,
     watcher: Watcher = SILENT,
 ) -> FusionTraining:
-    """Fit the weights of hybrid search on an index, and install them if they help.
-
-    Weights that are better than the default, but below the better side alone, give way to that side alone where it is
-    better than the default, too.
-    """
+    """Fit the weights of hybrid search on an index, and install them, or the better side alone, if that helps."""
     hybrid, count = router.resources.adapter(index, Strategy.HYBRID), len(asked.queries)
     if count < MIN_QUESTIONS:
         few = f"{count} judged questions are too few, {MIN_QUESTIONS} are the least"

@@ -1,9 +1,6 @@
-"""Views of an index: each derived from its version N, and made again when that has moved or what was saved is damaged.
+"""Views of an index: each derived from its version, and made again when that has moved or what was saved is damaged.
 
-A :class:`DerivedView` is made as a whole. A :class:`DerivedCollection` has nodes of its own, in a collection beside the
-chunks, and is brought up to date by difference: only documents whose content has changed are derived and embedded
-again. Before the collection is touched, the documents concerned are marked in the view's state in the catalog; so a
-process killed in between leaves a view that knows what it has to do again.
+Before a collection is touched, the documents concerned are marked in the catalog, so a kill leaves nothing unknown.
 """
 
 import hashlib

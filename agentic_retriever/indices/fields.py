@@ -1,8 +1,4 @@
-"""What the words of a question are held against: the lexicon of restrictions, and the dictionary of an index's fields.
-
-The lexicon is the section ``filters`` of each language. Its phrases are written without regard to letter case and
-accents. Each kind of cue has a letter, so that a question becomes a short string over which small patterns run.
-"""
+"""What a question's words are held against: fields of an index, and a lexicon of cues, each kind of them a letter."""
 
 from __future__ import annotations
 

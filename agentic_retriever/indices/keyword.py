@@ -1,8 +1,6 @@
-"""The search by words of an index: BM25 over our own tokens, exact under any filter.
+"""The search by words of an index: BM25 (Lucene's variant) over our own tokens, exact under any filter.
 
-``bm25s`` computes the postings (Lucene's variant: Kamphuis et al. 2020, "Which BM25 Do You Mean?"; eager scoring: Lù
-2024, "BM25S"). Queries are scored here: its own tokenizer, top-k and filters are not used, since they know English stop
-words only, return nodes of score 0, and let filtered-out nodes through.
+``bm25s`` computes postings only: its search knows no stop words but English ones and lets filtered-out nodes through.
 """
 
 from __future__ import annotations

@@ -338,11 +338,7 @@ _LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_](?:\.|[^\W\d_.]{0,3
 
 
 def collect_people(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
-    """Collect the words of names in the fields that hold names of people.
-
-    A field holds names when its own name says so (``authors``, ``autor``), or when of its first 200 different values
-    six in ten are written ``Family, G.``.
-    """
+    """Collect the words of names in fields that hold people, by the field's own name or by how values are written."""
     values: dict[str, dict[str, None]] = {}
     for name, text in _short_texts(nodes):
         values.setdefault(name, {})[text] = None

@@ -1,7 +1,4 @@
-"""The nodes of a stored index: what is fixed for its life, its collections here or on a Qdrant server, its catalog.
-
-All else of an index is derived from this.
-"""
+"""The nodes of a stored index: what is fixed for its life, its collections here or on a Qdrant server, its catalog."""
 
 from __future__ import annotations
 
@@ -324,10 +321,7 @@ class StoredNodes:
 
     @contextmanager
     def exclusive(self, what: str, *parts: str) -> Iterator[None]:
-        """Keep others from changing a part of an index on a server, or some documents of it.
-
-        Where the catalog is a file, processes wait for all of the part.
-        """
+        """Keep others from changing documents of an index on a server, or all of the part if the catalog is a file."""
         indexes, busy = self.catalog.indexes, f"the {what} of index {self.name!r}; try again when it is done"
         with ExitStack() as held:
             try:

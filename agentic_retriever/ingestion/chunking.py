@@ -74,22 +74,8 @@ class ChunkSettings:
 def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | None = None) -> list[TextNode]:
     """Cut a document into nodes along its headings, blocks and sentences.
 
-    ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
-    character, and every visible character behind the front matter is in at least one node. No node reaches over the end
-    of a section, with two exceptions. Sections of fewer than 100 tokens share a node with those beside them where the
-    part that they are of fits into one node; elsewhere those of fewer than 40 join short ones, and those of fewer than
-    16 any. A record (``kind`` ``"jsonl"``) that fits into one chunk is one node.
-
-    Metadata is that of the document and, each only where known:
-
-    - ``title`` and ``section``, the path of headings that the whole node lies below; ``heading_hierarchy``, the same as
-      a list, and ``parent``, the path above it. ``section_starts`` tells where in the text each of several sections
-      begins. ``section_number`` and ``article_number`` are lists where there are several.
-    - ``page``, where it begins, ``page_numbers``, and ``page_starts``, where each of several begins in the document.
-    - ``table_header``, the head of the table in the middle of which the node begins; ``cross_references``, such as
-      ``"article 12"``; ``chunk_type`` (``"text"``, ``"table"``, ``"code"`` or ``"list"``) and ``content_hash``.
-    - ``language`` and ``file_name``. These, ``page``, ``article_number``, ``parent``, ``heading_hierarchy`` and
-      ``cross_references`` keep the value that a document brings itself; the others describe this chunk.
+    ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, and every visible character behind the
+    front matter is in at least one node. ``page_starts`` count in the document, ``section_starts`` in the node's text.
     """
     if size is not None:
         _check("size", size, _MIN_SIZE, _MAX_SIZE)
@@ -249,8 +235,7 @@ _COPIED: Final = (
 def leaf_nodes(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
     """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens, without overlap, that have its metadata.
 
-    They end at blocks and sentences, and where one of several sections of the chunk begins. With their parent stands
-    where in its text each is (``start`` and ``end``), and how many there are (``leaves``).
+    With their parent stands where in its text each is (``start`` and ``end``), and how many there are (``leaves``).
     """
     offset, source = node.start_char_idx, node.relationships.get(NodeRelationship.SOURCE)
     spans = _leaf_spans(node, settings.leaf_size)
@@ -322,10 +307,7 @@ def pack(
 ) -> list[Chunk]:
     """Pack the blocks of sections into chunks; ``total`` is their count of tokens where it is known.
 
-    Blocks are kept whole when they fit into ``size``; larger ones are divided at sentences, rows, lines or, within
-    these, between tokens. A chunk begins with up to ``overlap`` tokens of whole sentences from the one before it, but
-    for tables and code. A heading is not left alone at the end of a chunk when what is below can be divided.
-    Where the last chunk would have fewer than ``least`` tokens, all are made smaller as far as that helps.
+    Overlaps are whole sentences. If the last would have fewer than ``least`` tokens, all are made smaller if it helps.
     """
     blocks = list(blocks)
     if not blocks:
@@ -522,9 +504,7 @@ def count_tokens(text: str) -> int:
 def take(text: str, start: int, end: int, limit: int) -> int:
     """Find where a piece of at most ``limit`` tokens that begins at ``start`` should end.
 
-    The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear. The
-    cut falls behind white space when the last quarter of the piece has any, and never inside a base character and
-    its marks, or between a Thai or Lao leading vowel and its consonant, unless the piece would be empty otherwise.
+    The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear.
     """
     window = limit * 2
     stop = min(end, start + window)

@@ -1,10 +1,4 @@
-"""What is known of a document beside its text: metadata that rules and a model find, each with where it comes from.
-
-The rules are patterns in a file (``DATA_DIR/patterns.yaml`` or ``.json``, see docs/documents.md) behind those of the
-package. A pattern is a regular expression without regard to letter case; what its first group, or all of it, matches is
-the value. What a document brings itself, or its caller says, is never overwritten. A model is asked for the rest, and
-believed where the document says so. Nothing found joins the text that is embedded.
-"""
+"""Metadata that rules and a model find, each with where it comes from; what a document or its caller says stays."""
 
 from __future__ import annotations
 

@@ -44,12 +44,7 @@ _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the squa
 
 
 def html_to_text(data: bytes) -> tuple[str, str]:
-    """Return title and text of a page.
-
-    Scripts, styles, navigation, tables of contents, form controls and hidden elements are removed. Headings and terms
-    of definition lists become ``#`` lines, list items ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block;
-    other blocks are parted by an empty line. Tables of one column, and around other tables, are layout: plain blocks.
-    """
+    """Return title and text of a page: its headings, lists and tables as Markdown, without navigation and scripts."""
     try:
         soup = BeautifulSoup(
             _XML_HEAD.sub("", _decoded_html(data)), "lxml"

@@ -1,8 +1,4 @@
-"""PDF files, by PDFium (extra ``pdf``): its words by their place on the page, drawn lines, title and dates.
-
-A document is read under a lock, since PDFium is not thread-safe; the clock, of the thread's own computing time, is
-looked at between pages.
-"""
+"""PDF files, by PDFium (extra ``pdf``): under a lock, as it is not thread-safe, with a limit of computing time."""
 
 import ctypes
 import math

@@ -1,7 +1,4 @@
-"""Words at places on pages to Markdown: reading order, paragraphs, headings, tables, and where each page lies in it.
-
-What needs the whole document is settled when all pages are read: running heads, the size of body text, broken words.
-"""
+"""Words at places on pages to Markdown: reading order, paragraphs, headings, tables, and where each page lies in it."""
 
 import re
 from collections import Counter

@@ -30,11 +30,7 @@ _MIN_LINES: Final = 3  # that follow each other, where no pages tell that it is 
 
 
 def map_sections(text: str, nodes: Sequence[TextNode], model: ModelClient | None) -> dict[str, str]:
-    """Return the titles of the main sections (6 and 6.1, not 6.1.2) by their numbers.
-
-    A model is asked where there is one, the local one first, then the cloud tier; when both fail there are none.
-    Without a model they are read from the headings and from a table of contents.
-    """
+    """Return the titles of the main sections (6 and 6.1, not 6.1.2) by number; none where a model was asked in vain."""
     if model is None:
         return _from_headings(text, nodes)
     shown = [_shown(node) for node in nodes[:FIRST_CHUNKS] if _path(node) or node.metadata.get("section_number")]

@@ -262,12 +262,7 @@ _LETTER = 1000
 
 
 def settle(headings: Sequence[Heading | None]) -> list[Heading | None]:
-    """Take back the candidates that the whole document speaks against.
-
-    Explicit Markdown headings stay. Taken back are lists of headings without text between them (a table of contents);
-    ``1.``-style ones without ``1.1`` below that are no series, or stand beside Markdown headings; list items such as
-    ``- 6.2 Title`` without a section ``6`` above; numbers that run backwards or leap; articles that are not the next.
-    """
+    """Take back the candidates that the whole document speaks against; explicit Markdown headings stay."""
     kept = list(headings)
     for at in _contents_lists(kept) | _unsupported(kept):
         kept[at] = None

@@ -1,8 +1,4 @@
-"""Workers: they take documents that wait, read, cut and embed them, and write them into their indexes.
-
-Any number of them share the claims of one catalog, in one process or in many. A file is read in a process of its own,
-with limits to its time and memory. Whoever is killed loses nothing: its claims end, and others take them.
-"""
+"""Workers: they take documents that wait, read, cut and embed them, and write them into their indexes."""
 
 from __future__ import annotations
 

@@ -97,11 +97,7 @@ class StreamsReplies(Protocol):
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a model counts in a text.
-
-    A rough rule that errs on the high side: four ASCII characters a token, and one token for every other character,
-    which fits Thai, Chinese or Hindi under today's vocabularies within a factor of two.
-    """
+    """Estimate a model's tokens in a text, rather too many: for Thai, Chinese or Hindi within a factor of two."""
     plain = sum(1 for char in text if char < "\x80")
     return (plain + 3) // 4 + len(text) - plain
 
@@ -198,11 +194,7 @@ class WithheldError(Exception):
 
 
 def failure_kind(err: BaseException) -> FailureKind:
-    """Tell why a model call failed; one of our own errors is judged by its cause.
-
-    Providers' errors are known by their HTTP status and by the names of their classes, so that any LlamaIndex model is
-    covered and none has to be installed. An error never seen before is ``OTHER``.
-    """
+    """Tell why a model call failed, by HTTP status and class names, so that no provider's package need be installed."""
     for own, kind in _OWN:
         if isinstance(err, own):
             return kind
@@ -344,11 +336,7 @@ class StreamStopped(BaseException):
 
 
 class ProviderCall:
-    """One request to a provider with all that its client sends below; safe to use from several threads.
-
-    The pieces of a streamed reply come from the thread that reads them to the one that shows them, the last one within
-    ``limit_s``; few wait at a time, and the connection is cut when the reader goes away.
-    """
+    """One request to a provider with all that its client sends below; safe to use from several threads."""
 
     def __init__(self, who: str, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -574,11 +562,7 @@ class Pieces(Iterator[str]):
 
 
 class ReplyStream(Pieces):
-    """The pieces of an answer as they come; afterwards ``reply`` holds the whole.
-
-    Nothing is asked before the first piece is wanted; the time counts from then. A stream that is closed, left by
-    ``with`` or forgotten ends its call at once.
-    """
+    """The pieces of an answer as they come, asked for with the first one; afterwards ``reply`` holds the whole."""
 
     def __init__(self, run: Callable[[Canceller], Generator[str, None, LLMReply]]) -> None:
         self.reply: LLMReply | None = None  # once the stream has ended by itself

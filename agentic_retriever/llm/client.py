@@ -59,12 +59,7 @@ class PriceTable(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
-        """Read the table of the package and, on top of it, a file of the same form.
-
-        The file is a JSON object with ``models``: by name, ``in`` and ``out`` in USD per million tokens and, if known,
-        ``context`` in tokens; ``as_of`` and ``source`` are taken over if given, ``unit`` is for the reader. Its models
-        replace those of the package, all others stay. Any other file is a ``ConfigError``.
-        """
+        """Read the packaged table and, on top of it, a file of the same form, whose models replace those packaged."""
         packaged = resources.files("agentic_retriever.llm").joinpath("prices.json").read_text(encoding="utf-8")
         table = cls._parse(json.loads(packaged), "prices.json of the package")
         if not path:
@@ -86,10 +81,7 @@ class PriceTable(BaseModel):
             raise errors.ConfigError(f"setting prices_file: {where}{_what_is_wrong(err.errors()[0])}") from None
 
     def price(self, model: str) -> Price | None:
-        """Return the price of a model, or ``None`` if the table does not know it.
-
-        Without its maker, the name must end just one entry; with the suffix ``:free`` it is free, as at OpenRouter.
-        """
+        """Return the price of a model, or ``None`` if unknown; without its maker, the name must end just one entry."""
         if model.endswith(":free"):
             return FREE
         if model in self.prices or "/" in model:

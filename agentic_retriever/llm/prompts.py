@@ -1,13 +1,8 @@
 """Every prompt, its words in ``prompts.json``; ``VERSION`` changes with any of them, and cached answers with it.
 
-A prompt opens with its task, then frames the data: every passage, question or description stands between two lines that
-carry a boundary, which nobody who wrote the data could know and which occurs in none of it, so no text can forge the
-frame. The instruction comes after the data, where a server that cuts a long prompt from its front leaves it; but for
-the question that an answer is asked for, which a small model must read last, or it says ``NO_ANSWER`` to all. The
-boundary is of letters and digits, new for each prompt, at least 8; one that is too simple or occurs in a text is
-refused with a ``SynthesisError``, and the caller draws another one.
-
-Indexes and strategies are shown without numbers, so that no number in a reply can be taken for a choice.
+No data holds the boundary that frames it, so none can forge a frame. The instruction comes after the data, as servers
+cut long prompts in front; the question to be answered comes last, or small models say ``NO_ANSWER`` to all.
+Options have no numbers, so that no number in a reply can be taken for a choice.
 """
 
 import json

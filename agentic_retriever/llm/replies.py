@@ -1,17 +1,7 @@
 """Reading what a model replied: its words without its thoughts, JSON however it wrote it, choices among named options.
 
-Everything here is bounded, whatever the text: no ``eval``, no YAML, a fixed depth, and a fixed number of steps.
-
-A choice is read by name alone; a number is no position. What is looked at, in this order:
-
-1. JSON objects with a key such as ``choice``, ``index`` or ``strategy``, and JSON lists of strings;
-2. lines with such a label, ``STRATEGY: hybrid``, where a remark may follow behind a comma or in brackets;
-3. a reply that is one name, or whose last line is one name and no other line is another;
-4. prose that names exactly one option, in sentences that neither deny nor ask.
-
-Where one of the first two is there, it decides: when none of the answers in it is an option the reply cannot be read,
-whatever the words around it say. Of several answers the first that is an option counts. Broken JSON and prose that
-names several options ("not cacm but cisi", "cacm or cisi?") cannot be read either. The caller then falls back.
+A choice is read by name, never by number: from JSON with such a key, then lines with such a label, which decide if
+there are any, then a name alone, then prose that names just one option. The first answer that is an option counts.
 """
 
 from __future__ import annotations

@@ -106,17 +106,15 @@ def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:
 
 
 class AnswerStream(Pieces):
-    """The pieces of an answer as they come; afterwards ``answer`` holds the whole.
+    """The pieces of an answer as they come; should the whole ``answer`` differ, that one counts.
 
-    Routing and retrieval happen when the first piece is wanted. The pieces carry the citations that the finished answer
-    has; should the two ever differ, the finished answer counts. A stream that is closed, left by ``with`` or forgotten
+    Routing and retrieval happen when the first piece is wanted. A stream that is closed, left by ``with`` or forgotten
     ends its model call at once.
 
     Example:
         >>> with router.stream("How many days of leave do I have?") as stream:
         ...     for piece in stream:
         ...         print(piece, end="")
-        >>> print(stream.answer.citations)
     """
 
     def __init__(self, run: Callable[[StreamControl], Generator[str, None, Answer]]) -> None:

@@ -61,11 +61,7 @@ def turns_of(messages: Iterable[tuple[str, str, str]]) -> tuple[Turn, ...]:
 
 
 class Conversations:
-    """The last turns of conversations, in memory; safe to use from many threads.
-
-    A conversation belongs to the user who began it: another user's of the same name is another one. What is not in
-    memory is looked for in the history, as another process may have answered it.
-    """
+    """The last turns of each user's conversations, in memory or else from the history; safe to use from any thread."""
 
     def __init__(self, timer: Callable[[], float], log: QueryLog | None = None) -> None:
         self._log = log

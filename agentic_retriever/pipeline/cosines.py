@@ -73,13 +73,7 @@ def merge_by_cosine(
     cosines: Mapping[str, float],
     top_k: int,
 ) -> tuple[list[NodeWithScore], dict[str, str]]:
-    """Merge the results of several indexes.
-
-    Scores of different indexes do not compare, cosines do. So the nodes of each index keep the order that their
-    strategy gave them, the n-th of them counts as near as the n-th largest cosine of its list, and all are merged as
-    in CORI: ``(D + 0.4 D C) / 1.4`` with node scores D and index scores C brought to [0, 1] (J. Callan, Z. Lu and
-    W. B. Croft, "Searching Distributed Collections with Inference Networks", SIGIR 1995).
-    """
+    """Merge the results of several indexes as in CORI (Callan et al., SIGIR 1995): cosines compare, scores do not."""
     comparable = all(node.node.node_id in cosines for result in results.values() for node in result.nodes)
     levels: list[list[float]] = []
     for result in results.values():

@@ -1,7 +1,4 @@
-"""A question's way, step by step: answered, from the cache or computed; routed, retrieved, refined, written.
-
-Each step is a LlamaIndex span, with LlamaIndex's events where they fit; docs/llamaindex.md lists them.
-"""
+"""A question's way, step by step: answered, from the cache or computed; routed, retrieved, refined, written."""
 
 import asyncio
 import logging
@@ -176,10 +173,7 @@ class _Find:
 
     @property
     def rank(self) -> int:
-        """What a choice among several searches goes by, which no strategy can raise: not how near it found something.
-
-        A search for conditions that the question states but found none in it is dense search alone.
-        """
+        """What a choice among several searches goes by, which no strategy can raise: not how near something is."""
         if not self.result.nodes:
             return 0
         return 1 if self.tried.strategy is schema.Strategy.METADATA and not self.result.understood else 2

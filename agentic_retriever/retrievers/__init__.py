@@ -1,8 +1,6 @@
 """The strategies, each a LlamaIndex retriever over one index: what they need, what they cost, and how they are built.
 
-A new strategy of the package is one file in this folder, one member of ``Strategy`` and one row in ``_SPECS``;
-routing, the command line and the contract suite read it from here. A program adds its own with
-``agentic_retriever.register_strategy``.
+A new one is one file in this folder, one member of ``Strategy`` and one row in ``_SPECS``; all else reads it here.
 """
 
 from collections.abc import Callable, Mapping

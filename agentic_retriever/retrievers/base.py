@@ -486,10 +486,7 @@ _ABOVE: Final = 1e-6  # by how much the score of each is above the next, and all
 def with_asked_parts(
     index: Index, request: RetrievalRequest, found: SearchResult, *, by_title: bool = False
 ) -> SearchResult:
-    """Put the parts that a question names by number or title first, with what lies below them, in reading order.
-
-    Of several documents that have the number, those with the most words of the question in their titles are meant.
-    """
+    """Put the parts that a question names by number or title first, with what lies below them, in reading order."""
     asked = asked_parts(request.query) if index.has_prefilter else []
     if not index.has_prefilter or not (asked or by_title):
         return found

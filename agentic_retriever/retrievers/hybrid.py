@@ -1,9 +1,4 @@
-"""Strategy ``hybrid``: dense and BM25 search side by side, fused; and the merging of ranked lists itself.
-
-Within a list the order is by falling score, then by id, whatever order it came in; an id that comes twice counts with
-its best score; a score that is ``None``, NaN or infinite ranks behind all others. The fused list is new, by falling
-score, then by id, and does not depend on the order of the sources. Every id of every list is in it.
-"""
+"""Strategy ``hybrid``: dense and BM25 search side by side, fused; and the merging of ranked lists, in any order."""
 
 from __future__ import annotations
 

@@ -424,11 +424,9 @@ OVERLAP: Final = "overlap"
 def merge_parts(
     found: Mapping[str, Sequence[NodeWithScore]], query: str, *, tokenizer: Tokenizer, top_k: int
 ) -> base.SearchResult:
-    """Merge the results of several questions.
+    """Merge the results of several questions by a node's best score under any of them and its share of their terms.
 
-    A node's score is 0.7 times the best of its scores under any part, each brought to [0, 1], plus 0.3 times the share
-    of the terms of the question, and of what its parts add to them, that it has. Half is kept for the best node of each
-    part: two questions joined gained 0.06 of nDCG@10 by that, on the document it was chosen on.
+    Half is kept for the best of each: that gained 0.06 of nDCG@10 for two joined, on the document it was chosen on.
     """
     nodes: dict[str, NodeWithScore] = {}
     by_part: dict[str, dict[str, float]] = {}

@@ -51,11 +51,7 @@ class Refining:
         self._reranker = make_reranker(config, client)
 
     def final_top_k(self, top_k: int, complexity_score: float) -> int:
-        """Return how many nodes to keep for a question of some complexity in [0, 1].
-
-        Where that is set, half of ``top_k`` at 0 (but three, if it is no less), one and a half times ``top_k`` at 1, in
-        a straight line between: fewer for a look-up, more where facts are combined.
-        """
+        """Return how many nodes to keep: fewer for a look-up, more where facts are combined; the score is in [0, 1]."""
         if not self._config.adaptive_top_k:
             return top_k
         wanted = math.ceil(top_k * (0.5 + min(1.0, max(0.0, complexity_score))))

@@ -131,10 +131,7 @@ MAX_DEPTH: Final = 1_000
 
 
 class AskedRetriever(base.RetrieverAdapter):
-    """Asks the index itself, gives up on it when the time is over, and looks through its answer.
-
-    Filters are applied to what it gives, so it is asked for more, up to 1,000, while too few satisfy them.
-    """
+    """Asks the index itself, for more nodes while too few satisfy the filters, and gives up when the time is over."""
 
     strategy = Strategy.VECTOR
     keeps_deadlines = True

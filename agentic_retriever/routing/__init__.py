@@ -1,7 +1,4 @@
-"""Which index to search (stage one), which strategy to search with (stage two), and how hard the question is.
-
-Routing chooses among descriptions of content and strategies; it never sees a retriever.
-"""
+"""Which index to search (stage one), which strategy to search with (stage two), and how hard the question is."""
 
 from agentic_retriever.routing.classifier import EmbeddingClassifier, IndexClassifier, ProfileClassifier
 from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector

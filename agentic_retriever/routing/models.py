@@ -1,8 +1,4 @@
-"""Choices by a language model: asked in one call, read by name, joined with the evidence, never an error.
-
-The evidence always decides first. ``auto`` asks a model only where that is not clear, the modes ``llm`` ask it always;
-what it says is joined with the evidence, and where it says nothing usable the evidence stands.
-"""
+"""Choices by a language model: asked in one call, read by name, joined with the evidence, never an error."""
 
 from __future__ import annotations
 

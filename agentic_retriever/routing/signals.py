@@ -1,10 +1,4 @@
-"""Words and patterns that tell what a question asks for: the sections ``signals`` and ``complexity`` of a language.
-
-A program adds a language with ``agentic_retriever.register_language``. Entries are written without regard to letter
-case and accents. A word may hold spaces and end in ``*`` for any ending; in scripts without spaces between words it is
-found anywhere. A pattern is a regular expression over ``matching_form``; it must take linear time, so repetitions of
-more than one character are bounded.
-"""
+"""Words (``*`` stands for any ending) and patterns, which must take linear time, that tell what a question asks for."""
 
 import math
 import re

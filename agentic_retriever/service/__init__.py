@@ -1,4 +1,1 @@
-"""The service: HTTP, a page, keys. ``agentic-retriever serve`` starts it; ``app.create_app`` gives it as ASGI.
-
-Nothing is imported here, so that commands about keys need not load what answers questions.
-"""
+"""The service: HTTP, a page, keys. Nothing is imported here, so that commands about keys load little."""

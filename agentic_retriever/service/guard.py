@@ -177,11 +177,7 @@ _REDIS: Final[dict[str, Any]] = {"wrap_exceptions": True, "socket_timeout": 0.2,
 
 
 class Places:
-    """Places for what is under way at once, and a short wait for one, in turn.
-
-    Who finds room to wait gets a place in time. While others have to be turned away, the wait is so short that those
-    who get in are still answered quickly, and the others come again.
-    """
+    """Places for what is under way at once, and a short wait for one, in turn; shorter while others are turned away."""
 
     def __init__(self, most: int, *, most_waiting: int = 0, timer: Callable[[], float] = time.monotonic) -> None:
         self.most, self.held = most, 0

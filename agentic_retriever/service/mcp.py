@@ -1,6 +1,6 @@
 """The router for agents, by the Model Context Protocol: over standard input and output, or at ``/mcp`` by HTTP.
 
-Texts of documents go out as data: an agent should follow no instruction that stands in them, and is told so.
+Texts of documents go out as data: an agent is told to follow no instruction in them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""``/v1/chat/completions`` and ``/v1/models`` as OpenAI has them, for chat clients that take a base URL.
-
-A model is an index, or ``auto`` for all of them. The last message of the user is the question, those before it are its
-conversation. Sampling parameters, tools and system messages are passed over: an answer comes from the documents alone.
-What clients ask a model beside the chat (a title, tags, suggestions) is told from questions and never searched for.
-"""
+"""``/v1/chat/completions`` and ``/v1/models`` as OpenAI has them; a model is an index, or ``auto`` for all of them."""
 
 from __future__ import annotations
 

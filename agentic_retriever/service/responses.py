@@ -1,7 +1,4 @@
-"""How answers and errors leave: JSON that is written once for all hits of the cache, events, and problems.
-
-An error is ``application/problem+json`` (RFC 9457) with the fields of our errors, never a stack.
-"""
+"""How answers and errors leave: JSON written once for all hits of the cache, events, and problems (RFC 9457)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Everything that is drawn as HTML: one set of templates for notebooks, reports and pages.
 
-This room draws what it is given and imports nothing of the package, so that every value can draw itself. Whatever comes
-from outside is text, and nothing is loaded from anywhere: jinja2 escapes every value that a template puts somewhere, so
-a mistake shows as visible tags and never as markup. Styles stand inline, since notebooks that are not trusted lose
-their style sheets; only ``currentColor``, opacity and JupyterLab's variables with a grey behind them are used, which
-can be read on light and on dark ground.
+This imports nothing of the package, so that every value can draw itself. Styles stand inline, as notebooks that are not
+trusted lose style sheets, and use only colours that can be read on light and on dark ground.
 """
 
 from __future__ import annotations

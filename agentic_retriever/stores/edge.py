@@ -1,15 +1,7 @@
-"""Qdrant Edge: the engine in this process, and a LlamaIndex vector store on it.
+"""Qdrant Edge: the engine in this process, and a LlamaIndex vector store on it. No file of ours holds a pickle.
 
-::
-
-    FOLDER/COLLECTION/
-        collection.json   format version, name, dimension, distance, state, folder; replaced atomically
-        collection.lock   held by the process that has the collection open
-        shard/            the engine's own files; or in shard-b/, where every other graph brings them
-        .graph-*/         a copy of these files, while another process builds a graph of them
-
-``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other way
-round, has lost something and is never taken for an empty one. None of our files holds a pickle.
+``collection.json`` is written before the engine's files, so a folder that has only one of them has lost something and
+is never taken for an empty one. Every other graph brings ``shard-b/`` in place of ``shard/``.
 """
 
 import atexit

@@ -1,9 +1,4 @@
-"""Folders of derived files that are written whole or not at all, and checked byte by byte when read.
-
-A sealed folder holds some files and a ``manifest.json`` with what they are (``header``), the length and SHA-256 of each
-file, and a seal over the manifest itself. Nothing in it is pickled. What it holds can be derived again, so a crash
-between the two renames of a replacement may leave no folder: that reads as absent, never as half of something.
-"""
+"""Folders of derived files that are written whole or not at all and checked when read; a crash may leave no folder."""
 
 import hashlib
 import json

@@ -1,7 +1,6 @@
 """What an index needs of a vector store, wherever the nodes are, in terms of the few things that engines differ in.
 
-An engine is asked for more points than are wanted: some of what it finds may not satisfy the part of a filter that it
-does not understand, and of points with the lowest score it may have left out some.
+More points than wanted are asked for: some may not satisfy the filter, and of the lowest score some may be left out.
 """
 
 from abc import ABC, abstractmethod
@@ -65,11 +64,7 @@ def _off_loop(method: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]
 
 
 class NodeStore(BasePydanticVectorStore, ABC):
-    """A LlamaIndex vector store that an index can live on.
-
-    Nodes that it returns have their text and metadata; filters mean what :mod:`agentic_retriever.filters` says; nothing
-    is deleted by an empty selector. Each async method runs its sync twin in a worker thread.
-    """
+    """A LlamaIndex vector store that an index can live on; each async method runs its sync twin in a worker thread."""
 
     stores_text: bool = Field(default=True, exclude=True)
     is_embedding_query: bool = Field(default=True, exclude=True)

@@ -1,8 +1,4 @@
-"""Nodes as points of the engine and back, in this process and on a server alike: payloads, vectors, filters, hits.
-
-The payload is what LlamaIndex's ``QdrantVectorStore`` writes, so a collection can move between the two. Metadata is
-stored plain: what JSON has no word for is turned into what it stands for, or refused before anything is written.
-"""
+"""Nodes as points and back, with payloads as LlamaIndex's ``QdrantVectorStore`` has them, which can read ours."""
 
 import datetime as dt
 import logging
@@ -570,8 +566,7 @@ def wanted_points(
 class KnownPoints(Generic[FactT]):
     """Facts about the nodes of one version of a collection, by point. Safe to use from many threads.
 
-    Reading a point's payload and making a node of it takes ten times as long as finding the point. Where a search wants
-    no more than a few facts that stay as they are, such as which chunk a leaf belongs to, they are read once.
+    Making a node of a point takes ten times as long as finding the point, so facts that stay as they are are read once.
     """
 
     def __init__(self, read: Callable[[BaseNode], FactT | None]) -> None:

@@ -1,12 +1,7 @@
 """BM25 as sparse vectors, for engines that keep postings and document frequencies themselves.
 
-A document's vector holds the part of BM25 that depends on the document alone, ``tf / (tf + k1 * (1 - b + b * length /
-average))``; the engine multiplies it by the inverse document frequency, ``ln(1 + (N - df + 0.5) / (df + 0.5))``, of the
-query's terms. That is Lucene's BM25, the one of :class:`KeywordIndex`, but for two things: the average length is fixed
-when the vectors are made, and a term is a number of 32 bits.
-
-Two of V terms share a number with probability ``V**2 / 2**33``: about one pair among 100,000 terms, about 120 pairs
-among a million. Documents with one term of such a pair are found for the other, too.
+It is Lucene's BM25, but the average length is fixed when vectors are made, and a term is a number of 32 bits: among a
+million terms about 120 pairs share one (``V**2 / 2**33``), and documents with one term are found for the other, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Where a passage says what a sentence of an answer says, to the character, and the ``[n]`` that point there.
-
-A verbatim sentence is found as it is, any other by the best fuzzy window (partial ratio of M. Bachmann's RapidFuzz) and
-by shared terms. Either way the quote is whole sentences of the source.
-"""
+"""Where a passage says what a sentence of an answer says, to the character, and the ``[n]`` that point there."""
 
 import re
 import unicodedata
@@ -113,10 +109,9 @@ class Grounds:
 
 
 def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequence[Facts]) -> Grounds:
-    """Choose the segments that a sentence is held against.
+    """Choose the segments that a sentence is held against: of each passage the one that shares most of its terms.
 
-    Each passage gives the one that shares most of its terms. Another one is taken only for terms that are still
-    missing: never for a number alone, or a changed number would be found somewhere.
+    Another is taken only for terms still missing: never for a number alone, or a changed one would be found somewhere.
     """
     whole = [segment for passage in passages for segment in passage]
     wanted = sentence.terms

@@ -1,9 +1,4 @@
-"""Whether passages answer a question, and how far the answer can be trusted: two probabilities, and the one gate.
-
-Both are logistic regressions over the figures of ``evidence.py``. Their weights stand in ``confidence_weights.json``;
-``scripts/fit_confidence.py`` fits them, and chooses where the gate and ``high`` begin. What more of a figure can mean
-is fixed beforehand (``SIGNS``), so that no weight says that better evidence makes a worse answer.
-"""
+"""Whether passages answer a question and how far to trust the answer, by weights of ``scripts/fit_confidence.py``."""
 
 import json
 import math

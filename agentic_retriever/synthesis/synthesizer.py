@@ -221,11 +221,9 @@ def _shown(
 
 
 class StreamedText:
-    """Turns the pieces that a model writes into pieces to show.
+    """Turns the pieces that a model writes into pieces to show: no thoughts, and the citations behind each sentence.
 
-    Words are shown as they come. What the model thinks aloud is not, nor its own markers: behind each finished sentence
-    stand the citations that hold. Joined, the pieces are the beginning of the finished text, or all of it, unless what
-    follows changes how the text falls into sentences; then nothing more is shown.
+    Joined, they are the beginning of the finished text; if what follows changes its sentences, nothing more is shown.
     """
 
     def __init__(self, checker: CitationChecker, known: int, *, whole_sentences: bool = False) -> None:

@@ -1,8 +1,4 @@
-"""A question in the light of the one before it: "and for trailers?" takes its frame from there, "it" its topic.
-
-What each language says for this stands in the section ``follow_ups`` of its file. A question that leans on nothing is
-left alone. Patterns see a text without the signs around it, whatever its letter case; they must take linear time.
-"""
+"""A question in the light of the one before it; patterns (``follow_ups`` of a language) must take linear time."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -43,11 +43,7 @@ class Question:
         return self.query[first:last]
 
     def certainty_alone(self, start: int, end: int) -> float | None:
-        """Return how sure a value is at least that is all that is asked, or stands alone beside other words.
-
-        So it does before a colon that opens a question, and behind the last comma, bracket or dash, as in "paging,
-        Denning" and "paging (Denning, 1968)", but not at the end of several sentences, which may quote a source there.
-        """
+        """Return how sure a value is at least that is all that is asked, or stands apart, as in "paging (Denning)"."""
         opens = _WORD_RE.search(self.text, 0, start) is None
         if opens and self.is_last(end):
             return _WHOLE

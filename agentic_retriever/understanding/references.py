@@ -1,7 +1,4 @@
-"""Parts of documents by their number: those that a question asks for, and where the references of a text lead to.
-
-"Was steht in Abschnitt 7.3?", "第3.2节", "пункт 4".
-"""
+"""Parts of documents by their number: those that a question asks for, and where the references of a text lead to."""
 
 import re
 import unicodedata

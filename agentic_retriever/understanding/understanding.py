@@ -1,8 +1,4 @@
-"""From a question to clauses, checked filters of an index's own fields: by its words alone, or by a model.
-
-Whoever found a restriction, it becomes a filter in this one way. At the end stands what to give up when the clauses
-leave nothing.
-"""
+"""From a question to clauses, checked filters of an index's own fields: by its words alone, or by a model."""
 
 import math
 import re

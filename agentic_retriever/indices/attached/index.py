@@ -1,8 +1,4 @@
-"""LlamaIndex indexes, query engines and retrievers as indexes of a router.
-
-Words, metadata and profile of an attached index are derived in memory. Its vectors are searched in its own store, whose
-answers get one meaning of filters and ids, whatever is behind it.
-"""
+"""LlamaIndex indexes, query engines and retrievers as indexes of a router, each searched in its own store."""
 
 from __future__ import annotations
 
@@ -158,12 +154,9 @@ class _Attached(Index):
 
 
 class AttachedIndex(_Attached):
-    """An index of LlamaIndex that a router searches where it is; nothing of it is written or copied to a disk.
+    """An index of LlamaIndex that is searched where it is, with nothing written to a disk; as thread-safe as it is.
 
-    Words, metadata and profile are derived again after a change, which :meth:`catch_up` looks for: additions, deletions
-    and, in an in-memory docstore, new texts under known ids are seen. Of a Qdrant collection the number of points is
-    looked at once a second; a point that was replaced is seen after :meth:`refresh`. All else reads what was derived
-    last and never waits. Safe to use from many threads, as far as the index behind it is.
+    Of a Qdrant collection the number of points is looked at; a point that was replaced is seen after :meth:`refresh`.
     """
 
     has_prefilter = True
@@ -320,8 +313,7 @@ class AttachedIndex(_Attached):
 class AttachedRetriever(_Attached):
     """A LlamaIndex retriever or query engine that a router asks; safe to use from many threads if that one is.
 
-    Its profile is its description. Nothing tells when its nodes change, so its version is constant until
-    :meth:`refresh` is called; until then answers stay in the cache for their time to live.
+    Nothing tells when its nodes change, so its version is constant until :meth:`refresh` is called.
     """
 
     only_asked = True
@@ -543,10 +535,7 @@ class CatchingUp:
 
 
 class WatchedVersion:
-    """Looks at a source: at its mark whenever it is asked, at its imprint now and then. Never waits for another thread.
-
-    A source that cannot be looked at keeps its version; searching it will say what is wrong.
-    """
+    """Looks at a source's mark when asked, at its imprint now and then; waits for no thread, and ignores a failure."""
 
     def __init__(self, name: str, source: NodeSource, *, timer: Callable[[], float] = time.monotonic) -> None:
         self._name = name

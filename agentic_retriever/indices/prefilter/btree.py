@@ -193,8 +193,7 @@ Node: TypeAlias = Leaf | Inner
 class BPlusTree:
     """Rows by key, in order of the keys. Immutable: changes give a new tree that shares what did not change.
 
-    Keys are one numpy type, ``float64`` or ``int64``, or objects that can all be compared with each other. A row may
-    have several keys. Bitmaps that are returned are not to be changed.
+    Keys are all ``float64``, all ``int64``, or objects that compare. Bitmaps that are returned are not to be changed.
     """
 
     root: Node | None = None

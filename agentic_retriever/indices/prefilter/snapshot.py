@@ -1,9 +1,4 @@
-"""One state of a metadata index: what readers see, how a writer makes the next, and its form on disk.
-
-Values are taken apart by type, as filters compare them: booleans, numbers, dates, date-times, texts. Filters never
-compare across types, so each has an order, and a structure, of its own and no comparison can fail. On disk a state is
-one sealed folder of arrays and texts, without pickle.
-"""
+"""One state of a metadata index, with a structure for each type of values, as filters never compare across types."""
 
 from __future__ import annotations
 
@@ -193,11 +188,9 @@ def _spread(words: btree.Factorised, keys: dict[int, int]) -> Entries:
 
 
 class NodeNumbers:
-    """Dense numbers for node ids. They are only ever given, never taken back, so readers of any age may share them.
+    """Dense numbers for node ids, never taken back, so readers of any age may share them; a changed node gets another.
 
-    A node that was updated has a new number, and its old ones as well: at any time one of them at most is in use. The
-    ids that are there from the start lie in one run of bytes with a hash table over them: 1,000,000 UUIDs take 48 MB,
-    a ``dict`` of as many strings 167 MB, with which the prefilter would take 14 % of the memory of its vectors.
+    Ids in one run of bytes with a hash table take 48 MB for 1,000,000 UUIDs, a ``dict`` of as many strings 167 MB.
     """
 
     def __init__(self, ids: Sequence[str] = ()) -> None:
