@@ -84,10 +84,8 @@ class Question:
         size = len(texts)
         rarest = math.log(size + 1) or 1.0
         found = _without_parts({term: sum(term in text for text in texts) for term in self.terms})
-        return {
-            term: _FLOOR + (1 - _FLOOR) * (math.log((size + 1) / (count + 1)) / rarest if size else 1.0)
-            for term, count in found.items()
-        }
+        rarity = {term: math.log((size + 1) / (count + 1)) / rarest if size else 1.0 for term, count in found.items()}
+        return {term: _FLOOR + (1 - _FLOOR) * rare for term, rare in rarity.items()}
 
 
 def coverage(weights: Weights, terms: Collection[str]) -> float:
@@ -194,10 +192,7 @@ class Extraction:
 
 
 class ExtractiveSynthesizer:
-    """Chooses sentences by weighted term overlap, kind of answer, cosine, passage and surroundings, without repetition.
-
-    The section with the best sentence comes first, and its sentences in the order of the text.
-    """
+    """Chooses sentences by words, kind of answer, cosine, passage and surroundings, without repetition."""
 
     def __init__(self, max_sentences: int = 4, embed: Embed | None = None) -> None:
         self.max_sentences = max(1, max_sentences)
@@ -263,7 +258,7 @@ class ExtractiveSynthesizer:
         else:
             given = _for_parts(found, whole, question, weights, most)
             picked = _diverse(found, said, whole, weights, given, most=most, least=least)
-            chosen = _completed(found, whole, picked, listing=LISTING in question.kinds)
+            chosen = _completed(found, whole, picked, question, weights)
         quoted = [found[i] for i in sorted(chosen)]
         return quoted, None if in_order else [float(whole[i]) for i in sorted(chosen)]
 
@@ -621,7 +616,6 @@ def _cosines(found: Found, scores: Scores, embed: Embed, query_vector: QueryVect
 _MAX_LIST_CHARS: Final = 800
 _MAX_LEANT_ON: Final = 300
 _MOST_LEANT_ON: Final = 2
-_CLAUSE_SCRIPTS: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR})
 _ENOUGH: Final = 0.5
 _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
@@ -630,7 +624,12 @@ _DIVERSITY: Final = 0.3
 # What a sentence loses by each that is chosen of its passage: less in one that stands far above the second.
 _SAME_PASSAGE: Final = 0.3
 _LEAST_WHOLE: Final = 0.55
-_CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
+_MOST_OF_ALL: Final = 0.8  # of the question's words, by their weight
+# How wide, in characters, a sentence becomes by its neighbours that does not say all, or whose end is a guess.
+_CLAUSE_SCRIPTS: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR})
+_BEST_WIDTH: Final = 300
+_LEAST_BESIDE: Final = 0.5  # of what it is worth that a neighbour must be worth
+_WIDTH: Final = 150
 
 
 def _of_each_document(found: Found, scores: Scores, weights: Weights, *, most: int) -> list[int]:
@@ -726,15 +725,23 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
     return (i - 1 in chosen and _adjoins(found, i - 1)) or (i + 1 in chosen and _adjoins(found, i))
 
 
-def _completed(found: Found, scores: Scores, chosen: Sequence[int], *, listing: bool) -> set[int]:
-    picked = set(chosen)
-    for i in chosen:
-        picked.update(_items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ()))
-        picked.update(_leant_on(found, i))
-        clause = not found[i].item and not found[i].text.startswith("|")
-        if clause and dominant_script(found[i].text) in _CLAUSE_SCRIPTS:
-            picked.update(_widened(found, scores, i))
+def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Question, weights: Weights) -> set[int]:
+    picked, listing = set(chosen), LISTING in question.kinds
+    for at, i in enumerate(sorted(chosen, key=lambda i: -scores[i])):
+        items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
+        picked.update(items, _leant_on(found, i))
+        if not items and not _says_all(found[i], question, weights):
+            picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH))
     return picked
+
+
+def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
+    """Tell whether a sentence has the kind of answer that is asked for, or nearly all words of the question."""
+    if c.text.startswith("|") or DEFAULT in question.kinds:
+        return True
+    kinds = question.kinds - {LISTING, OVERVIEW}
+    shows = bool(kinds) and satisfaction(kinds, c.text, question.text) >= 1
+    return dominant_script(c.text) not in _CLAUSE_SCRIPTS and (shows or coverage(weights, c.terms) >= _MOST_OF_ALL)
 
 
 def _items_of(found: Found, i: int) -> list[int]:
@@ -771,18 +778,19 @@ def _items_beside(found: Found, i: int) -> list[int]:
     return beside if sum(found[j].width for j in beside) <= _MAX_LIST_CHARS else []
 
 
-def _widened(found: Found, scores: Scores, i: int) -> list[int]:
-    """Take in neighbours until a stretch is as wide as a sentence: where one ends is a guess in these scripts."""
+def _widened(found: Found, scores: Scores, i: int, width: int) -> list[int]:
+    """Take in what stands around a sentence in its section, the better side first, up to a width in characters."""
     first = last = i
-    room = _CLAUSE_WIDTH - found[i].width
-    while room > 0:
+    room = width - found[i].width
+    while True:
         sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at)]
+        sides = [j for j in sides if (found[j].place, found[j].item) == (found[i].place, found[i].item)]
+        sides = [j for j in sides if found[j].width <= room and scores[j] >= _LEAST_BESIDE * scores[i]]
         if not sides:
-            break
+            return list(range(first, last + 1))
         best = max(sides, key=lambda j: scores[j])
         room -= found[best].width
         first, last = min(first, best), max(last, best)
-    return list(range(first, last + 1))
 
 
 def _adjoins(found: Found, i: int) -> bool:
@@ -797,11 +805,9 @@ def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
     for c in found:
         titles[c.doc] = titles.get(c.doc, frozenset()) | c.around
     counts = Counter(term for terms in titles.values() for term in terms)
-    few = {term for term, count in counts.items() if count <= max(1, len(titles) // 3)}
-    return {
-        doc: {term: _NUMBER_IN_NAME if _has_digit(term) else 1.0 for term in terms & few}
-        for doc, terms in titles.items()
-    }
+    few = [term for term, count in counts.items() if count <= max(1, len(titles) // 3)]
+    worth = {term: _NUMBER_IN_NAME if _has_digit(term) else 1.0 for term in few}
+    return {doc: {term: worth[term] for term in terms & worth.keys()} for doc, terms in titles.items()}
 
 
 # --- from chosen sentences to the text of an answer and its citations -----------------------------------------------
