@@ -26,7 +26,7 @@ _ARGUMENT: Final = re.compile(r'"((?:[^"]|"")*)"?|((?:\\.|[^\s\\])+)')
 _REQUEST: Final = re.compile(r"[.'][ \t]*((?:\\[^\"#]|[^\s\\])*)[ \t]*(.*)")
 _GLUE: Final = re.compile(" *\ue000 *")  # where words stand without a space
 _UNSPACED: Final = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
-_BREAKS: Final = ("PP", "P", "LP", "sp", "Sp", "SP", "HP", "RS", "RE", "INDENT", "UNINDENT", "Pp", "YS", "br")
+_BREAKS: Final = ("PP", "P", "LP", "sp", "Sp", "SP", "HP", "RS", "RE", "INDENT", "UNINDENT", "Pp", "YS")
 _FONTS: Final = ("B", "I", "R", "SM", "SB", "CW", "SY")
 _MIXED: Final = ("BR", "RB", "BI", "IB", "IR", "RI")
 _SILENT: Final = (
@@ -101,6 +101,7 @@ class _Page:
         self._lists: list[str] = []
         self._requests: dict[str, Callable[[str, list[str]], object]] = {
             **dict.fromkeys(_BREAKS, lambda *_: self._end()),
+            "br": lambda *_: self._break(),
             **dict.fromkeys(_FONTS, lambda _, args: self._say(" ".join(args)) if args else None),
             **dict.fromkeys(_MIXED, lambda _, args: self._say("".join(args))),
             **dict.fromkeys(_SILENT, lambda *_: None),
@@ -204,6 +205,10 @@ class _Page:
             said, self._words = _joined(self._words), []
             self._written.append(self._begin_item() + said)
 
+    def _break(self) -> None:
+        if self._words:
+            self._words.append("\n")
+
     def _begin_item(self) -> str:
         """Write what an item is called as a heading, or return what its paragraph begins with."""
         tags = ", ".join(self._tags)
@@ -289,7 +294,8 @@ class _Page:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    return _UNSPACED.sub("", re.sub("  +", " ", _GLUE.sub("", " ".join(lines))))
+    line = re.sub(r" *(\n) *|  +", lambda gap: gap[1] or " ", _GLUE.sub("", " ".join(lines)))
+    return _UNSPACED.sub("", line).strip()
 
 
 def _with_cells_in_line(text: str) -> str:

@@ -70,6 +70,11 @@ _RST_HEADING = re.compile(
     re.MULTILINE,
 )
 _RST_TERM = re.compile(r"^\.\. (?:option|confval|envvar|setting)::[ \t]+(?=\S)", re.MULTILINE)
+_RST_CODE = re.compile(
+    r"^(?:[ \t]*\.\. (?:code-block|code|sourcecode|parsed-literal)::.*\n(?:[ \t]+:.*\n)*"
+    r"|(?P<lead>(?![ \t]*\.\. ).*)::[ \t]*\n)(?:[ \t]*\n)+(?P<code>(?:[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)",
+    re.MULTILINE,
+)
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
 _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
@@ -90,6 +95,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     text, suffix = _decoded(file), file.suffix
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
+        text = _RST_CODE.sub(_fenced, text)
         text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
     else:
@@ -97,6 +103,12 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
             text = re.sub(pattern, put, text, flags=re.MULTILINE)
     title = _FIRST_HEADING.search(text)
     yield file.document(text, kind=suffix[1:], title=title[1].strip() if title else "")
+
+
+def _fenced(found: re.Match[str]) -> str:
+    lead = (found["lead"] or "").rstrip()
+    code = textwrap.dedent(found["code"].expandtabs()).strip("\n")
+    return f"{lead}{':' if lead else ''}\n\n```\n{code}\n```\n\n".lstrip("\n")
 
 
 def _read_manual(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:

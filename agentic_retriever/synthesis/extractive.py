@@ -731,15 +731,15 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Qu
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):
-            picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH))
+            picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH, back=DEFAULT not in question.kinds))
     return picked
 
 
 def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
     """Tell whether a sentence has the kind of answer that is asked for, or nearly all words of the question."""
-    if c.text.startswith("|") or DEFAULT in question.kinds:
+    if c.text.startswith("|") or (DEFAULT in question.kinds and _patterns("shows")[DEFAULT].search(c.text)):
         return True
-    kinds = question.kinds - {LISTING, OVERVIEW}
+    kinds = question.kinds - {LISTING, OVERVIEW, DEFAULT}
     shows = bool(kinds) and satisfaction(kinds, c.text, question.text) >= 1
     return dominant_script(c.text) not in _CLAUSE_SCRIPTS and (shows or coverage(weights, c.terms) >= _MOST_OF_ALL)
 
@@ -778,12 +778,12 @@ def _items_beside(found: Found, i: int) -> list[int]:
     return beside if sum(found[j].width for j in beside) <= _MAX_LIST_CHARS else []
 
 
-def _widened(found: Found, scores: Scores, i: int, width: int) -> list[int]:
+def _widened(found: Found, scores: Scores, i: int, width: int, *, back: bool) -> list[int]:
     """Take in what stands around a sentence in its section, the better side first, up to a width in characters."""
     first = last = i
     room = width - found[i].width
     while True:
-        sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at)]
+        sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at) and (back or j > i)]
         sides = [j for j in sides if (found[j].place, found[j].item) == (found[i].place, found[i].item)]
         sides = [j for j in sides if found[j].width <= room and scores[j] >= _LEAST_BESIDE * scores[i]]
         if not sides:
