@@ -125,15 +125,13 @@ class TestResults:
         assert content["machine"]["cores"] >= 1
         assert content["versions"]["numpy"] == np.__version__
         assert [row["name"] for row in content["results"]] == ["a"]
-        assert content["skipped"] == {"b": "no data"}
-        assert list(path.parent.iterdir()) == [path]
+        assert (content["skipped"], list(path.parent.iterdir())) == ({"b": "no data"}, [path])
         assert machine.versions(["a-package-that-is-not-there"]) == {"a-package-that-is-not-there": None}
 
 
 class TestOptions:
     def test_shrinks_collections_and_never_grows_them_nor_takes_too_few(self):
-        assert Options().sized(50_000) == 50_000
-        assert Options(nodes=2_000).sized(50_000) == 2_000
+        assert (Options().sized(50_000), Options(nodes=2_000).sized(50_000)) == (50_000, 2_000)
         assert Options(nodes=2_000).sized(1_000) == 1_000
         for nodes in [-1, 0, 199]:
             with pytest.raises(ValueError, match="at least 200"):
@@ -182,8 +180,7 @@ class TestMain:
             return [Row(name="wanted", ours=1.0)]
 
         assert run("wanted", "--nodes", "300", wanted=wanted, other=lambda _: pytest.fail("not asked for")) == 0
-        assert given == [Options(nodes=300)]
-        assert self.names(results) == ["wanted"]
+        assert (given, self.names(results)) == ([Options(nodes=300)], ["wanted"])
 
     def test_a_skipped_one_gives_its_reason(self, run, results, capsys):
         without_data = Mock(side_effect=BenchmarkSkippedError("no [collections] here"))

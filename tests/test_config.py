@@ -18,8 +18,7 @@ def test_which_variables_count_and_arguments_alone_make_a_configuration(monkeypa
     assert RouterConfig.from_env({f"{PREFIX}TOP_K": "  "}).top_k == RouterConfig().top_k
     assert RouterConfig.from_env({"TOP_K": "x", "PATH": "/bin"}) == RouterConfig()
     monkeypatch.setenv(f"{PREFIX}TOP_K", "3")
-    assert RouterConfig().top_k == 8
-    assert RouterConfig.from_env().top_k == 3
+    assert (RouterConfig().top_k, RouterConfig.from_env().top_k) == (8, 3)
     names = ["EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL",
              "QDRANT_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_KEY", "DATABASE_URL"]  # fmt: skip
     assert {name.casefold() for name in names} == set(SHARED)
@@ -28,16 +27,13 @@ def test_which_variables_count_and_arguments_alone_make_a_configuration(monkeypa
         assert getattr(value, "reveal", lambda value=value: value)() == "http://x"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "told"),
-    [
-        ("TOPK", "5", "did you mean 'AGENTIC_RETRIEVER_TOP_K'"), ("TOP_K", "five", "whole number (1 to 10000 nodes)"),
-        ("TOP_K", "0", "got '0'"), ("TOP_K", "2.5", "whole number"), ("HYBRID_ALPHA", "1.5", "0 to 1"),
-        ("HYBRID_ALPHA", "nan", "0 to 1"), ("DEADLINE_S", "inf", "seconds"), ("SELECTOR", "learned", "use auto"),
-        ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"), ("CHUNK_OVERLAP", "512", "below chunk_size"),
-        ("RERANKER", "colbert", "none, llm, cross_encoder"), ("ADAPTIVE_TOP_K", "maybe", "true or false"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("variable", "value", "told"), [
+    ("TOPK", "5", "did you mean 'AGENTIC_RETRIEVER_TOP_K'"), ("TOP_K", "five", "whole number (1 to 10000 nodes)"),
+    ("TOP_K", "0", "got '0'"), ("TOP_K", "2.5", "whole number"), ("HYBRID_ALPHA", "1.5", "0 to 1"),
+    ("HYBRID_ALPHA", "nan", "0 to 1"), ("DEADLINE_S", "inf", "seconds"), ("SELECTOR", "learned", "use auto"),
+    ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"), ("CHUNK_OVERLAP", "512", "below chunk_size"),
+    ("RERANKER", "colbert", "none, llm, cross_encoder"), ("ADAPTIVE_TOP_K", "maybe", "true or false"),
+])  # fmt: skip
 def test_wrong_setting_is_named_with_what_is_allowed(variable, value, told):
     with pytest.raises(ConfigError) as caught:
         RouterConfig.from_env({PREFIX + variable: value})
@@ -104,6 +100,5 @@ def test_secrets_never_show_and_are_values():
     shown.append(str(caught.value))
     assert not [text for text in shown if CANARY in text or "12345" in text]
     assert Secret("a") == Secret("a") != Secret("b")
-    assert copy.deepcopy(Secret("a")) == Secret("a")
-    assert len({Secret("a"), Secret("a")}) == 1
+    assert (copy.deepcopy(Secret("a")), len({Secret("a"), Secret("a")})) == (Secret("a"), 1)
     assert not Secret("")

@@ -137,26 +137,23 @@ def routing(macro=0.97, recall=0.6, complexity=0.9):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("new", "allow", "said"),
-    [
-        ({}, [], None),
-        ({"bench.json": bench(vector=0.4981, hybrid=0.61)}, [], None),
-        ({"bench.json": bench(vector=0.4979, hybrid=0.6)}, [], "bench:cacm.vector is worse: 0.5000 -> 0.4979"),
-        ({"bench.json": bench(vector=0.5)}, [], "bench:cacm.hybrid is worse: 0.6000 -> nan"),
-        ({"bench.json": bench(vector=0.5)}, ["bench:cacm.hybrid"], None),
-        ({"routing.json": routing(macro=0.964)}, ["stage one:*"], "macro_accuracy is below 0.965: 0.9640"),
-        ({"routing.json": routing(recall=0.59)}, [], "abstention:cacm+cisi.profile.recall is worse"),
-        ({"routing.json": routing(complexity=0.8)}, [], "complexity:cacm+cisi.accuracy is worse"),
-        ({"golden/answers.json": {"q1": {"score": 0.50001, "text": "a"}, "q2": {"score": 1, "text": "b"}}}, [], None),
-        ({"golden/answers.json": {"q1": {"score": 0.6, "text": "a"}, "q2": {"score": 2, "text": "b"}}}, [],
-         "golden/answers.json:*.score (2), first q1.score: 0.5 -> 0.6"),
-        ({"golden/answers.json": {"q1": {"score": 0.5}, "q2": {"score": 1, "text": "b", "more": 1}}}, [],
-         "golden/answers.json:*.text (1), first q1.text: is gone"),
-        ({"golden/answers.json": {"q1": {"score": 0.5}, "q2": {"score": 1, "text": "b", "more": 1}}},
-         ["golden/answers.json:*.text", "*.more"], None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("new", "allow", "said"), [
+    ({}, [], None),
+    ({"bench.json": bench(vector=0.4981, hybrid=0.61)}, [], None),
+    ({"bench.json": bench(vector=0.4979, hybrid=0.6)}, [], "bench:cacm.vector is worse: 0.5000 -> 0.4979"),
+    ({"bench.json": bench(vector=0.5)}, [], "bench:cacm.hybrid is worse: 0.6000 -> nan"),
+    ({"bench.json": bench(vector=0.5)}, ["bench:cacm.hybrid"], None),
+    ({"routing.json": routing(macro=0.964)}, ["stage one:*"], "macro_accuracy is below 0.965: 0.9640"),
+    ({"routing.json": routing(recall=0.59)}, [], "abstention:cacm+cisi.profile.recall is worse"),
+    ({"routing.json": routing(complexity=0.8)}, [], "complexity:cacm+cisi.accuracy is worse"),
+    ({"golden/answers.json": {"q1": {"score": 0.50001, "text": "a"}, "q2": {"score": 1, "text": "b"}}}, [], None),
+    ({"golden/answers.json": {"q1": {"score": 0.6, "text": "a"}, "q2": {"score": 2, "text": "b"}}}, [],
+     "golden/answers.json:*.score (2), first q1.score: 0.5 -> 0.6"),
+    ({"golden/answers.json": {"q1": {"score": 0.5}, "q2": {"score": 1, "text": "b", "more": 1}}}, [],
+     "golden/answers.json:*.text (1), first q1.text: is gone"),
+    ({"golden/answers.json": {"q1": {"score": 0.5}, "q2": {"score": 1, "text": "b", "more": 1}}},
+     ["golden/answers.json:*.text", "*.more"], None),
+])  # fmt: skip
 def test_two_recordings_are_compared(tmp_path, monkeypatch, capsys, new, allow, said):
     files = {
         "bench.json": bench(vector=0.5, hybrid=0.6),

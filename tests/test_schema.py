@@ -51,8 +51,7 @@ def test_a_diff_names_what_changed_and_what_is_no_record_is_refused():
     other = Selection(name="b", confidence=0.6, scores={"b": 0.6, "a": 0.4}, margin=0.2, reason="r", mode="profile")
     diff = simple().diff(simple(index=other, timings_ms={"total": 9.0}))
     paths = {one.path: (one.before, one.after) for one in diff.differences}
-    assert paths["index.name"] == ("a", "b")
-    assert paths["index.scores.a"] == (0.9, 0.4)
+    assert (paths["index.name"], paths["index.scores.a"]) == (("a", "b"), (0.9, 0.4))
     assert not any(path.startswith("timings") for path in paths)
     assert not diff.same_choice
     assert "index.name: a -> b" in str(diff)
@@ -81,13 +80,10 @@ def test_usage_adds_up_and_a_budget_says_what_is_left():
     assert str(Budget()) == "no limit"
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_ms": 0}, {"max_ms": -1}, {"max_ms": float("nan")}, {"max_ms": "5"}, {"max_ms": True}, {"max_usd": -0.1},
-        {"max_usd": float("inf")}, {"max_llm_calls": -1}, {"max_llm_calls": 1.5}, {"max_llm_calls": True},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("limits", [
+    {"max_ms": 0}, {"max_ms": -1}, {"max_ms": float("nan")}, {"max_ms": "5"}, {"max_ms": True}, {"max_usd": -0.1},
+    {"max_usd": float("inf")}, {"max_llm_calls": -1}, {"max_llm_calls": 1.5}, {"max_llm_calls": True},
+])  # fmt: skip
 def test_a_budget_out_of_range_is_refused(limits):
     with pytest.raises(ConfigError, match=f"budget {next(iter(limits))}"):
         Budget(**limits)

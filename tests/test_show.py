@@ -150,8 +150,7 @@ def test_an_answer_says_how_sure_it_is_how_it_came_about_and_where_its_markers_l
     [(_, link)] = [one for one in Seen(page).elements if one[0] == "a"]
     assert link["title"] == "Gate B › Gate B: Gate B"
     items = [attrs["id"] for tag, attrs in Seen(page).elements if tag == "li"]
-    assert link["href"] == f"#{items[1]}"
-    assert len(set(items)) == 2
+    assert (link["href"], len(set(items))) == (f"#{items[1]}", 2)
 
 
 def test_unsupported_sentences_are_marked_and_drawings_fit_into_a_notebook_file():
@@ -177,8 +176,7 @@ def test_colours_are_those_of_the_theme():
 
 
 def test_texts_lists_and_bars_keep_to_their_ground_and_times_are_written_for_people():
-    assert shortened(" a \n b ", 5) == "a b"
-    assert shortened("abcdef", 4) == "abc…"
+    assert (shortened(" a \n b ", 5), shortened("abcdef", 4)) == ("a b", "abc…")
     assert [duration(ms) for ms in (0.04, 9.94, 12.3, 1234.0)] == ["0.0 ms", "9.9 ms", "12 ms", "1.2 s"]
     many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
     assert "and 28 more left out" in many._repr_html_()

@@ -164,8 +164,7 @@ def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():
     assert failed.value.__cause__ is cause
     with pytest.raises(errors.RetrievalError) as failed:
         guarded("it", Mock(side_effect=OSError("x")), error=errors.RetrievalError, advice="ask again")
-    assert str(failed.value) == "it failed with OSError; ask again"
-    assert failed.value.causes == {}
+    assert (str(failed.value), failed.value.causes) == ("it failed with OSError; ask again", {})
     for error in [errors.EmbeddingError("down"), KeyboardInterrupt()]:
         with pytest.raises(type(error)) as passed:
             guarded("it", Mock(side_effect=error))

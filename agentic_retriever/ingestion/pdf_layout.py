@@ -514,7 +514,8 @@ def _joined_row(row: list[_Line]) -> _Line:
     if len(row) == 1:
         return row[0]
     ordered = row[::-1] if _RTL.search(row[0].text) else row
-    return replace(_line(row[0].words), words=[word for line in ordered for word in line.words], x1=row[-1].x1)
+    words, most = [word for line in ordered for word in line.words], max(row, key=lambda line: len(line.text))
+    return replace(most, words=words, x0=row[0].x0, x1=row[-1].x1)
 
 
 _ENOUGH_STEPS: Final = 4

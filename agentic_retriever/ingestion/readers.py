@@ -95,8 +95,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     text, suffix = _decoded(file), file.suffix
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
-        text = _RST_CODE.sub(_fenced, text)
-        text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text)
+        text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
     else:
         for pattern, put in _POD:

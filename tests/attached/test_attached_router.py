@@ -64,8 +64,7 @@ def test_an_index_is_attached_in_one_line_and_leaves_no_trace(router):
     index = vector_index(contracts())
     before, settings = [node.to_json() for node in index.docstore.docs.values()], dict(vars(Settings))
     report = router.add_index("contracts", index=index, description="Contracts, loans and leave")
-    assert (report.added, report.nodes) == (4, 4)
-    assert router.index_names() == ["contracts"]
+    assert (report.added, report.nodes, router.index_names()) == (4, 4, ["contracts"])
     assert router.descriptions() == {"contracts": "Contracts, loans and leave"}
     assert router.index("contracts").count() == 4
     found = router.retrieve(LEAVE)

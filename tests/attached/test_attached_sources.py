@@ -106,14 +106,11 @@ class DeadEmbedding(FakeEmbedding):
         raise ConnectionError("secret-key")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (7, "got int"), (None.__class__, "got type"), ("storage/contracts", "got str; a path is a source"),
-        (Path("storage/contracts"), "a path is a source"), ([TextNode(text="x")], "got list"),
-        (SimpleVectorStore(), "got SimpleVectorStore"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "said"), [
+    (7, "got int"), (None.__class__, "got type"), ("storage/contracts", "got str; a path is a source"),
+    (Path("storage/contracts"), "a path is a source"), ([TextNode(text="x")], "got list"),
+    (SimpleVectorStore(), "got SimpleVectorStore"),
+])  # fmt: skip
 def test_what_is_no_index_is_refused(given, said):
     with pytest.raises(errors.IndexingError, match="must be a LlamaIndex index, query engine or retriever") as caught:
         attached(given)
@@ -136,20 +133,17 @@ def graph():
     return made
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "said"),
-    [
-        (orphan, errors.IndexingError, "lists 4 nodes and its docstore has none of them"),
-        (graph, errors.IndexingError, "the nodes of a PropertyGraphIndex cannot be listed"),
-        (AnswersOnly, errors.IndexingError, "a AnswersOnly cannot retrieve without answering"),
-        (lambda: with_model(index_on(Unlisted(), contracts()), None), errors.IndexingError,
-         "has no embedding model and its nodes cannot be listed"),
-        (lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
-         errors.EmbeddingMismatchError, r"dimension 64, its embedding model .*another gives 16"),
-        (lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
-         errors.EmbeddingError, "DeadEmbedding:dead failed: ConnectionError"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "said"), [
+    (orphan, errors.IndexingError, "lists 4 nodes and its docstore has none of them"),
+    (graph, errors.IndexingError, "the nodes of a PropertyGraphIndex cannot be listed"),
+    (AnswersOnly, errors.IndexingError, "a AnswersOnly cannot retrieve without answering"),
+    (lambda: with_model(index_on(Unlisted(), contracts()), None), errors.IndexingError,
+     "has no embedding model and its nodes cannot be listed"),
+    (lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
+     errors.EmbeddingMismatchError, r"dimension 64, its embedding model .*another gives 16"),
+    (lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
+     errors.EmbeddingError, "DeadEmbedding:dead failed: ConnectionError"),
+])  # fmt: skip
 def test_what_cannot_be_searched_is_refused_without_foreign_words(make, error, said):
     with pytest.raises(error, match=said) as caught:
         attached(make())
@@ -390,8 +384,7 @@ def test_a_source_that_cannot_be_looked_at_or_read_any_more_keeps_its_version():
     said = made.catch_up(30)
     assert "failed with ConnectionError" in said
     assert "secret" not in said
-    assert made.count() == len(TEXTS)
-    assert made.version == 1
+    assert (made.count(), made.version) == (len(TEXTS), 1)
 
 
 def test_vectors_of_the_same_model_are_read_and_two_models_of_one_name_told_apart():
@@ -403,8 +396,7 @@ def test_vectors_of_the_same_model_are_read_and_two_models_of_one_name_told_apar
     assert embedding.calls == ["dimension"], "nothing is embedded again"
     assert made.search_profile() is made.profile()
     made = attached(index, router=FakeEmbedding(dimension=32))
-    assert made.embedding.dimension == 64
-    assert made.profile().sample.shape == (4, 32)
+    assert (made.embedding.dimension, made.profile().sample.shape) == (64, (4, 32))
     equal = attached(index, router=FakeEmbedding(dimension=64))
     assert equal.search_profile() is equal.profile(), "an equal model counts as the same"
 

@@ -12,8 +12,7 @@ def _settings_and_loops_stay_as_they_are():
     """Whatever a test here does, ``Settings`` keeps its values and asyncio is not patched."""
     before = dict(vars(Settings))
     yield
-    assert dict(vars(Settings)) == before
-    assert asyncio.run.__module__ == "asyncio.runners"
+    assert (dict(vars(Settings)), asyncio.run.__module__) == (before, "asyncio.runners")
 
 
 @pytest.fixture

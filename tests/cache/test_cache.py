@@ -328,8 +328,7 @@ class TestTasks:
         gate.go.set()
         results = await asyncio.gather(*followers, return_exceptions=True)
         assert isinstance(results[0], asyncio.CancelledError)
-        assert results[1:] == [("value", True)] * 4
-        assert gate.calls == 1
+        assert (results[1:], gate.calls) == ([("value", True)] * 4, 1)
         assert cache.get_or_compute("k", never) == ("value", True)
         gate = Gate(RuntimeError("nobody hears this"))
         tasks = [ask(gate, "l") for _ in range(3)]
@@ -482,8 +481,7 @@ class TestSecondLevel:
         store.set("k", b"{damaged", 60)
         cache = make()
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
-        assert store.kept["k"][0] == b"1"
-        assert cache.stats().store_errors == 1
+        assert (store.kept["k"][0], cache.stats().store_errors) == (b"1", 1)
         assert cache.get_or_compute("set", lambda: {1, 2}) == ({1, 2}, False)
         assert cache.get_or_compute("set", never) == ({1, 2}, True)
         assert list(store.kept) == ["k"]
@@ -639,8 +637,7 @@ def test_questions_to_warm_with_one_a_line_in_utf8_in_a_file_that_is_there_and_n
     path = written(tmp_path, "\ufeffWhat is leave?\r\n\n   \nที่ดินคืออะไร\nWhat is leave?\n  ¿Qué es?  ")
     assert read_questions(path) == (("What is leave?", "ที่ดินคืออะไร", "¿Qué es?"), ())
     questions, problems = read_questions(written(tmp_path, b"One?\n\xff\xfe\nTwo?"))
-    assert questions == ("One?", "Two?")
-    assert problems == ("line 2: not UTF-8",)
+    assert (questions, problems) == (("One?", "Two?"), ("line 2: not UTF-8",))
     with pytest.raises(errors.SourceError, match=r"gone\.txt"):
         read_questions(tmp_path / "gone.txt")
     with pytest.raises(errors.SourceError):
@@ -691,7 +688,6 @@ def test_warming_counts_what_became_of_each_and_stops_where_the_rest_would_fail_
         raise errors.StoreError("the disk is full")
 
     report = warm(fail, ["a", "b"])
-    assert asked == ["a"]
-    assert (report.asked, report.stopped, len(report.failed)) == (1, "the disk is full", 1)
+    assert (asked, report.asked, report.stopped, len(report.failed)) == (["a"], 1, "the disk is full", 1)
     with pytest.raises(ZeroDivisionError):
         warm(lambda _question: 1 / 0, ["a"])

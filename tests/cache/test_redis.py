@@ -183,8 +183,7 @@ class TestOwnServer:
             return store.get("new")
 
         wait_until(new_is_there)
-        assert store.get("new")[0] == b"2"
-        assert found == [None] * len(found)
+        assert (store.get("new")[0], found) == (b"2", [None] * len(found))
         assert store.get("k") is None
 
 
@@ -311,8 +310,7 @@ class TestStore:
             link.call(lambda client, raw=raw: client.set(raw_key, raw), default=None)
             assert store.get("k") is None
             assert store.flush(5)
-            assert raw_keys() == []
-            assert store.stats()["corrupt"] == number
+            assert (raw_keys(), store.stats()["corrupt"]) == ([], number)
         link.call(lambda client: client.lpush(raw_key, "x"), default=None)
         assert store.get("k") is None
 
@@ -405,8 +403,7 @@ class TestWriting:
             for i in range(100):
                 store.delete(str(i % 10))
             store.close()
-        assert done == done[:10] * 20
-        assert len(set(done)) == 10
+        assert (done, len(set(done))) == (done[:10] * 20, 10)
         wait_until(lambda: not any(thread.name.startswith("Redis writer ordered") for thread in threading.enumerate()))
 
     def test_no_more_threads(self, slow, monkeypatch):
@@ -421,8 +418,7 @@ class TestWriting:
 def test_vectors_come_back_to_the_bit_and_are_json(numbers):
     vector = np.array(numbers, dtype=np.float32)
     data = encode_vector(vector)
-    assert json.loads(data)["n"] == len(numbers)
-    assert decode_vector(data).tobytes() == vector.tobytes()
+    assert (json.loads(data)["n"], decode_vector(data).tobytes()) == (len(numbers), vector.tobytes())
 
 
 def test_what_is_no_vector_is_none():
@@ -456,8 +452,7 @@ class TestVectors:
         second = FakeEmbedding()
         other = EmbeddingModel(second, name="fake", shared=make())
         assert (other.embed_query("the cat") == vector).all()
-        assert second.calls == []
-        assert other.embed_passages(["the cat"])[1] == 1
+        assert (second.calls, other.embed_passages(["the cat"])[1]) == ([], 1)
         assert EmbeddingModel(FakeEmbedding(), name="another", shared=make()).embed_query("the cat") is not vector
         with pytest.raises(ValueError, match="read-only"):
             other.embed_query("the cat")[0] = 7
@@ -471,8 +466,7 @@ class TestVectors:
         assert link.call(lambda c: list(c.scan_iter(f"{namespace}*")), default=None) == []
         shared.put_many("a", {key: np.array([1, 0], dtype=np.float32)})
         assert shared.store.flush(5)
-        assert shared.get_many("b", [key]) == {}
-        assert shared.get_many("a", [key])[key].tolist() == [1, 0]
+        assert (shared.get_many("b", [key]), shared.get_many("a", [key])[key].tolist()) == ({}, [1, 0])
         [left] = link.call(lambda c: [c.ttl(name) for name in c.scan_iter(f"{namespace}*")], default=[])
         assert 86_000 < left <= 86_400
 

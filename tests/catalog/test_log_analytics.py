@@ -130,10 +130,8 @@ def test_shares_and_savings(place):
         log.record(entry(4, tier="none"))
         log.record(entry(5, tier="", error="FilterError"))
         found = log.analytics()
-    assert found.cache_hit_rate == pytest.approx(1 / 4)
-    assert found.local_share == pytest.approx(2 / 3)
-    assert found.saved_usd == pytest.approx(0.5)
-    assert (found.usd, found.failed) == (pytest.approx(0.25), 1)
+    assert (found.cache_hit_rate, found.local_share) == (pytest.approx(1 / 4), pytest.approx(2 / 3))
+    assert (found.saved_usd, found.usd, found.failed) == (pytest.approx(0.5), pytest.approx(0.25), 1)
 
 
 def test_nothing_recorded_is_no_error(place):
@@ -169,8 +167,7 @@ def test_shown_and_as_json(tmp_path):
     assert [text in drawn for text in ("<script>", "E<b>", "&lt;script&gt;")] == [False, False, True]
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["routes"] == [{"index": "<script>x</script>", "strategy": "vector", "queries": 1}]
-    assert plain["saved_usd"] == pytest.approx(0.1)
-    assert plain["latency_ms"]["total"]["p95_ms"] == 1.0
+    assert (plain["saved_usd"], plain["latency_ms"]["total"]["p95_ms"]) == (pytest.approx(0.1), 1.0)
     assert datetime.fromisoformat(plain["first_at"]) == EPOCH + timedelta(seconds=1)
     assert {title for title, _, _ in found.tables()} == {"queries", "latency", "routes", "tiers", "errors"}
 
@@ -226,8 +223,7 @@ def test_texts_that_databases_refuse_are_mended(place):
         log.record(odd)
         [kept] = log.list()
         assert log.stats().written == 1
-    assert kept.query[:6] == "a\ufffdb\ufffdcx"
-    assert len(kept.query) == 4_000
+    assert (kept.query[:6], len(kept.query)) == ("a\ufffdb\ufffdcx", 4_000)
     assert (kept.index, kept.error) == ("i\ufffd", "E\ufffd")
 
 

@@ -118,14 +118,11 @@ def test_an_unreadable_url_is_a_config_error_without_its_password(url):
         assert CANARY not in told(caught.value)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"postgresql://u:{CANARY}@127.0.0.1:1/db", f"postgres://u:{CANARY}@no.such.host.invalid/db",
-        f"postgresql://u@127.0.0.1:1/db?password={CANARY}", f"postgresql://u:{CANARY}@127.0.0.1:1/db?{CANARY}=1",
-        f"postgresql://u:a%40{CANARY}:b%2F@127.0.0.1:1/db",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("url", [
+    f"postgresql://u:{CANARY}@127.0.0.1:1/db", f"postgres://u:{CANARY}@no.such.host.invalid/db",
+    f"postgresql://u@127.0.0.1:1/db?password={CANARY}", f"postgresql://u:{CANARY}@127.0.0.1:1/db?{CANARY}=1",
+    f"postgresql://u:a%40{CANARY}:b%2F@127.0.0.1:1/db",
+])  # fmt: skip
 def test_a_password_shows_nowhere(url, caplog):
     pytest.importorskip("psycopg")
     caplog.set_level(logging.DEBUG)

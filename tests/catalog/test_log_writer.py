@@ -74,8 +74,7 @@ def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
     assert sink.entered.wait(WAIT_S)
     with within(5):
         taken = sum(writer.put(n) for n in range(2_000))
-    assert taken == 10
-    assert writer.stats() == LogStats(written=0, dropped=1_990, pending=11)
+    assert (taken, writer.stats()) == (10, LogStats(written=0, dropped=1_990, pending=11))
     assert not writer.flush(0.05)
     sink.go.set()
     assert writer.flush(WAIT_S)
@@ -101,8 +100,7 @@ def test_a_short_outage_costs_nothing_and_a_long_one_ends(sink, writer, caplog, 
         writer.flush(WAIT_S)
     writer.put("second")
     assert writer.flush(WAIT_S)
-    assert writer.stats().dropped == lost
-    assert sink.kept == ["first", "second"][lost:]
+    assert (writer.stats().dropped, sink.kept) == (lost, ["first", "second"][lost:])
     told = f"the query history test loses entries: {said}; queries are answered all the same"
     assert [r.getMessage() for r in caplog.records] == [told]
 
@@ -278,8 +276,7 @@ def test_several_processes_write_one_history(place):
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(place)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     said = [process.communicate(timeout=120) for process in running]
-    assert said == [("100 0\n", "")] * 4
-    assert len(set(questions(place))) == 400
+    assert (said, len(set(questions(place)))) == ([("100 0\n", "")] * 4, 400)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -55,16 +55,14 @@ def test_what_one_machine_changes_the_other_sees_with_its_next_query(machine):
     here, there = machine(), machine()
     assert there.index_names() == []
     add(here, cat=CAT)
-    assert there.index_names() == ["docs"]
-    assert found(there, "cat") == {"cat"}
+    assert (there.index_names(), found(there, "cat")) == (["docs"], {"cat"})
     assert "sixteen" in there.query("How long does the cat sleep?").text
     add(there, dog=DOG)
     assert found(here, "dog") == {"cat", "dog"}
     assert here.index("docs").version == there.index("docs").version
     assert here.index("docs").keyword().search_words("postman", 1)
     here.remove_documents("docs", ["cat"])
-    assert found(there, "cat") == {"dog"}
-    assert there.stored_index("docs").source_text("dog") == DOG
+    assert (found(there, "cat"), there.stored_index("docs").source_text("dog")) == ({"dog"}, DOG)
 
 
 def test_what_is_derived_on_the_server_is_made_once(machine):
@@ -90,8 +88,7 @@ def test_an_index_that_another_machine_removes_or_replaces_leaves_nothing_here(m
     with pytest.raises(errors.UnknownIndexError):
         there.index("docs")
     add(here, dog=DOG)
-    assert found(there, "dog") == {"dog"}
-    assert there.index("docs").profile().nodes == 1
+    assert (found(there, "dog"), there.index("docs").profile().nodes) == ({"dog"}, 1)
     there.close()
     again = machine(data_dir=there.config.data_dir)
     assert again.index_names() == ["docs"]
@@ -221,5 +218,4 @@ def test_a_machine_that_is_killed_holds_up_nobody_and_its_document_is_written_ag
     index = router.stored_index("docs")
     assert index.catalog.counts().unfinished == (step == "confirm")
     add(router, cat=CAT)
-    assert index.catalog.counts() == (2, 2, 0, 2)
-    assert {node.text for node in index.nodes()} == {CAT, DOG}
+    assert (index.catalog.counts(), {node.text for node in index.nodes()}) == ((2, 2, 0, 2), {CAT, DOG})

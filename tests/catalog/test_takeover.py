@@ -76,8 +76,7 @@ def test_nodes_of_an_older_catalog_are_described_when_they_are_asked_for(old):
         [record] = [one for one in router.documents.list(index="animals") if one.doc_id == "animals-3"]
         blank = router.documents.records.nodes(record.id)
         [node] = router.documents.nodes(record.id)
-        assert [one.content for one in blank] == [""]
-        assert node.content == f"{TEXTS['animals']} Number 3."
+        assert ([one.content for one in blank], node.content) == ([""], f"{TEXTS['animals']} Number 3.")
         assert (node.char_count, len(node.content_hash)) == (len(node.content), 64)
         assert router.documents.records.nodes(record.id) == [node]
 
@@ -140,8 +139,7 @@ def test_a_history_is_taken_over_with_what_its_hashes_are_made_with(tmp_path, mo
         log.record_answer(None, query="new")
         kept = log.list()
         assert [one.query for one in kept[1:]] == [f"question {n}" for n in reversed(range(8))]
-        assert kept[0].query_hash == hash_of("new", bytes.fromhex(salt))
-        assert log.analytics().queries == 9
+        assert (kept[0].query_hash, log.analytics().queries) == (hash_of("new", bytes.fromhex(salt)), 9)
     assert not (tmp_path / "queries.sqlite").exists()
 
 

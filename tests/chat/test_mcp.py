@@ -70,8 +70,7 @@ async def test_a_question_is_answered_and_its_source_read(serve):
         [cited] = answer["citations"]
         place = {name: cited[name] for name in ("index", "doc_id", "start")}
         read = (await client.call_tool("get_source", place | {"length": len(cited["quote"])})).structured_content
-        assert read["text"] == cited["quote"]
-        assert read["total"] == len(ANIMALS["cats"])
+        assert (read["text"], read["total"]) == (cited["quote"], len(ANIMALS["cats"]))
         whole = await client.read_resource(source_uri(cited["index"], cited["doc_id"]))
         assert whole.contents[0].text == ANIMALS["cats"]
 
@@ -79,8 +78,7 @@ async def test_a_question_is_answered_and_its_source_read(serve):
 async def test_passages_routes_and_indexes(serve):
     async with by_http(serve().url) as client:
         found = (await client.call_tool("search", {"query": "owl", "index": "animals", "top_k": 2})).structured_content
-        assert found["passages"][0]["doc_id"] == "owls"
-        assert len(found["passages"]) == 2
+        assert (found["passages"][0]["doc_id"], len(found["passages"])) == ("owls", 2)
         only = {"query": "owl", "index": "animals", "where": {"kind": "d"}}
         assert {one["doc_id"] for one in (await client.call_tool("search", only)).structured_content["passages"]} == {
             "dogs"
@@ -116,15 +114,12 @@ async def test_odd_ids_of_documents_are_read_back(make_router, tmp_path):
             assert content.text == f"text of {one}"
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "why"),
-    [
-        ("ask", {"question": " "}, "blank"), ("ask", {"question": QUESTION, "index": "plants"}, "plants"),
-        ("ask", {}, "question"), ("search", {"query": "x", "top_k": 0}, "top_k"),
-        ("search", {"query": "x", "strategy": "y"}, "'y'"),
-        ("get_source", {"index": "animals", "doc_id": "unicorns"}, "unicorns"), ("route", {"question": ""}, "blank"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tool", "arguments", "why"), [
+    ("ask", {"question": " "}, "blank"), ("ask", {"question": QUESTION, "index": "plants"}, "plants"),
+    ("ask", {}, "question"), ("search", {"query": "x", "top_k": 0}, "top_k"),
+    ("search", {"query": "x", "strategy": "y"}, "'y'"),
+    ("get_source", {"index": "animals", "doc_id": "unicorns"}, "unicorns"), ("route", {"question": ""}, "blank"),
+])  # fmt: skip
 async def test_errors_are_told_in_our_words(serve, tool, arguments, why):
     async with by_http(serve().url) as client:
         told = await client.call_tool(tool, arguments)
@@ -185,5 +180,4 @@ def test_nothing_but_the_protocol_is_printed(program):
         process.stdin.close()
         rest = process.stdout.read()
         assert process.wait(20) == 0
-    assert sorted(one["id"] for one in answers) == [1, 2, 3]
-    assert rest == ""
+    assert (sorted(one["id"] for one in answers), rest) == ([1, 2, 3], "")

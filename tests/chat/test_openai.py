@@ -54,8 +54,7 @@ def test_an_answer_has_footnotes_and_the_citations_in_a_field(chat, model):
     assert "sixteen hours a day. [^1]" in choice.message.content
     assert "\n\n[^1]: cats: “The cat sleeps sixteen hours a day.”" in choice.message.content
     told = done.agentic_retriever
-    assert told["citations"][0]["doc_id"] == "cats"
-    assert told["indexes"] == ["animals"]
+    assert (told["citations"][0]["doc_id"], told["indexes"]) == ("cats", ["animals"])
     assert told["query_id"]
     assert (done.model, done.object) == (model, "chat.completion")
     assert done.usage.total_tokens == 0  # no model was asked
@@ -74,8 +73,7 @@ def test_a_stream_says_what_the_whole_answer_says(chat, counted):
     options = {"stream_options": {"include_usage": True}} if counted else {}
     chunks = list(ask(client, QUESTION, model="animals", stream=True, **options))
     shown = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert shown == whole.choices[0].message.content
-    assert chunks[0].choices[0].delta.role == "assistant"
+    assert (shown, chunks[0].choices[0].delta.role) == (whole.choices[0].message.content, "assistant")
     assert len({chunk.id for chunk in chunks}) == 1
     last = [chunk for chunk in chunks if chunk.choices][-1]
     assert last.choices[0].finish_reason == "stop"
@@ -195,25 +193,21 @@ def test_a_client_that_hangs_up_ends_the_answer(chat):
 HISTORY = f"### Chat History:\n<chat_history>\nUSER: {QUESTION}\nASSISTANT: Sixteen [1]\n</chat_history>"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "reply"),
-    [
-        ('### Task:\nMake a title.\n### Output:\nJSON format: { "title": "..." }\n' + HISTORY, {"title": QUESTION}),
-        ('### Task:\nMake tags.\n### Output:\nJSON format: { "tags": ["tag1"] }\n' + HISTORY, {"tags": []}),
-        ('### Task:\nSuggest.\n### Output:\nJSON format: { "follow_ups": ["1?"] }\n' + HISTORY, {"follow_ups": []}),
-        ('### Task:\nSearch?\n### Output:\n{ "queries": ["one"] }\n' + HISTORY, {"queries": []}),
-        ("### Task:\nSomething that nobody knows yet\n" + HISTORY, {}),
-        (f"Analyze this conversation and provide:\n1. a language\n2. A title\n\nUser: {QUESTION}\nAI: 16",
-         {"language": "", "title": QUESTION}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("prompt", "reply"), [
+    ('### Task:\nMake a title.\n### Output:\nJSON format: { "title": "..." }\n' + HISTORY, {"title": QUESTION}),
+    ('### Task:\nMake tags.\n### Output:\nJSON format: { "tags": ["tag1"] }\n' + HISTORY, {"tags": []}),
+    ('### Task:\nSuggest.\n### Output:\nJSON format: { "follow_ups": ["1?"] }\n' + HISTORY, {"follow_ups": []}),
+    ('### Task:\nSearch?\n### Output:\n{ "queries": ["one"] }\n' + HISTORY, {"queries": []}),
+    ("### Task:\nSomething that nobody knows yet\n" + HISTORY, {}),
+    (f"Analyze this conversation and provide:\n1. a language\n2. A title\n\nUser: {QUESTION}\nAI: 16",
+     {"language": "", "title": QUESTION}),
+])  # fmt: skip
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_clients_ask_beside_the_chat_is_not_searched_for(chat, prompt, reply, stream):
     found = chat(model=FakeLLM([AssertionError("no model is to be asked")]))
     done = ask(found.client, prompt, stream=stream)
     text = "".join(one.choices[0].delta.content or "" for one in done) if stream else done.choices[0].message.content
-    assert json.loads(text) == reply
-    assert found.router.cache.stats().misses == 0
+    assert (json.loads(text), found.router.cache.stats().misses) == (reply, 0)
 
 
 def test_a_title_in_words_is_one_line(chat):

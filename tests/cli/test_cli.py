@@ -171,24 +171,20 @@ def test_doctor(home):
     assert "ollama serve" in broken.stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "told"),
-    [
-        (["query", " "], 4, "blank"), (["query", "", "--json"], 4, "blank"), (["query", "-"], 4, "blank"),
-        (["query", "x" * 100_000], 4, "100,000 characters"), (["query", "x", "--top-k", "0"], 4, "top_k"),
-        (["query", "x", "--index", "handbok"], 5, "did you mean 'handbook'"),
-        (["route", "x", "--index", "handbook", "--index", "nowhere"], 5, "known: "),
-        (["query", "x", "--strategy", "magic"], 5, "known:"), (["index", "add", "new", "nowhere"], 6, "nowhere"),
-        (["index", "add", "a/b", "docs"], 6, "cannot be used"), (["index", "show", "nope"], 5, "known: handbook"),
-        (["index", "remove", "nope"], 5, "known: handbook"),
-        (["--data-dir", "docs/leave.md", "index", "list"], 6, "docs/leave.md"),
-        (["--data-dir", "empty", "query", "x"], 9, "index add"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("args", "code", "told"), [
+    (["query", " "], 4, "blank"), (["query", "", "--json"], 4, "blank"), (["query", "-"], 4, "blank"),
+    (["query", "x" * 100_000], 4, "100,000 characters"), (["query", "x", "--top-k", "0"], 4, "top_k"),
+    (["query", "x", "--index", "handbok"], 5, "did you mean 'handbook'"),
+    (["route", "x", "--index", "handbook", "--index", "nowhere"], 5, "known: "),
+    (["query", "x", "--strategy", "magic"], 5, "known:"), (["index", "add", "new", "nowhere"], 6, "nowhere"),
+    (["index", "add", "a/b", "docs"], 6, "cannot be used"), (["index", "show", "nope"], 5, "known: handbook"),
+    (["index", "remove", "nope"], 5, "known: handbook"),
+    (["--data-dir", "docs/leave.md", "index", "list"], 6, "docs/leave.md"),
+    (["--data-dir", "empty", "query", "x"], 9, "index add"),
+])  # fmt: skip
 def test_errors_are_one_line_with_their_exit_code(home, args, code, told):
     done = cli(home, *args, stdin="")
-    assert done.returncode == code
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (code, "")
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert told in line
@@ -208,14 +204,11 @@ def test_wrong_settings_are_exit_code_3_and_a_wrong_command_line_is_2(home):
     assert cli(home, "qwery", "x").returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("output", "code", "told"),
-    [
-        ("| head -c 1; exit ${PIPESTATUS[0]}", {0, 141}, ""),
-        ("> /dev/full", {141}, "error: the output cannot be written (No space left on device)"),
-        (">&-", {0}, ""), (">&- 2>&-", {0}, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("output", "code", "told"), [
+    ("| head -c 1; exit ${PIPESTATUS[0]}", {0, 141}, ""),
+    ("> /dev/full", {141}, "error: the output cannot be written (No space left on device)"),
+    (">&-", {0}, ""), (">&- 2>&-", {0}, ""),
+])  # fmt: skip
 def test_an_output_that_is_closed_or_full(home, output, code, told):
     command = f"{sys.executable} -m agentic_retriever index show handbook --json {output}"
     done = subprocess.run(["bash", "-c", command], cwd=home, env=environment(), **OPTIONS)
@@ -396,15 +389,12 @@ def test_extract_is_streamed_when_no_model_answers(make_server, run):
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202etxt\u2028 <script>x</script> [click](javascript:alert(1)) \x00\x08\r"
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("TOP_K=many", "setting top_k must be a whole number"),
-        ("TOP_K=0", "setting top_k must be a whole number (1 to"),
-        ("DEADLINE_S=nan", "setting deadline_s must be a number"),
-        ("SELECTOR=magic", "setting selector must be one of"), ("TOPK=3", "AGENTIC_RETRIEVER_TOP_K"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "told"), [
+    ("TOP_K=many", "setting top_k must be a whole number"),
+    ("TOP_K=0", "setting top_k must be a whole number (1 to"),
+    ("DEADLINE_S=nan", "setting deadline_s must be a number"),
+    ("SELECTOR=magic", "setting selector must be one of"), ("TOPK=3", "AGENTIC_RETRIEVER_TOP_K"),
+])  # fmt: skip
 def test_a_wrong_line_of_a_settings_file_is_told_with_file_key_and_type(tmp_path, line, told):
     file = tmp_path / ".env"
     file.write_text(PREFIX + line + "\n", encoding="utf-8")

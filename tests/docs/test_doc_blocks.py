@@ -196,20 +196,16 @@ def test_outputs_are_compared_and_what_is_run_checked_and_left_is_told_apart(tak
         "```sh\nagentic-retriever index list\n```\n\n```sh\nagentic-retriever doctor\n```\n\n"
         '```json\n{"a": 1}\n```\n\n```text\nanything\n```\n'
     )
-    assert (len(run.run), len(run.checked)) == (3, 2)
-    assert run.not_run == ["page.md:12: needs a server"]
+    assert (len(run.run), len(run.checked), run.not_run) == (3, 2, ["page.md:12: needs a server"])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "```python\nraise ValueError\n```\n", "```python\n1 +\n```\n", "<!-- not run: why -->\n```python\n1 +\n```\n",
-        '```json\n{"a": }\n```\n', "```yaml\na: [\n```\n", "```env\nAGENTIC_RETRIEVER_TOP_K=0\n```\n",
-        "```env\nAGENTIC_RETRIEVER_NO_SUCH=1\n```\n",
-        "```sh\nagentic-retriever query 'x' --index no-such-index\n```\n",
-        "```python\nimport socket\nsocket.create_connection(('192.0.2.1', 80), timeout=0.1)\n```\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "```python\nraise ValueError\n```\n", "```python\n1 +\n```\n", "<!-- not run: why -->\n```python\n1 +\n```\n",
+    '```json\n{"a": }\n```\n', "```yaml\na: [\n```\n", "```env\nAGENTIC_RETRIEVER_TOP_K=0\n```\n",
+    "```env\nAGENTIC_RETRIEVER_NO_SUCH=1\n```\n",
+    "```sh\nagentic-retriever query 'x' --index no-such-index\n```\n",
+    "```python\nimport socket\nsocket.create_connection(('192.0.2.1', 80), timeout=0.1)\n```\n",
+])  # fmt: skip
 def test_a_wrong_block_fails(text, take):
     with pytest.raises((BlockError, ValueError, SyntaxError, AssertionError)):
         take(text)

@@ -79,8 +79,7 @@ def test_the_routed_application_answers_with_citations_and_without_its_model_and
     assert model.prompts
     app.show(response)
     assert "leave.md" in capsys.readouterr().out
-    assert len(routers) == 1
-    assert (Settings._llm, Settings._embed_model) == before
+    assert (len(routers), (Settings._llm, Settings._embed_model)) == (1, before)
     broken = FakeLLM([ConnectionError("no route to the model")])
     assert "28 days" in str(ask("routed_app", broken)[1])
     with pytest.raises(ConnectionError):

@@ -42,8 +42,7 @@ def model(base, **settings):
 
 def test_vectors_are_unit_float32_and_in_order():
     vectors, computed = model(FakeEmbedding()).embed_passages(["uno", "dos", "uno"])
-    assert vectors.shape == (3, 32)
-    assert vectors.dtype == np.float32
+    assert (vectors.shape, vectors.dtype) == ((3, 32), np.float32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert np.array_equal(vectors[0], vectors[2])
     assert computed == 2
@@ -66,8 +65,7 @@ def test_known_questions_are_not_computed(tmp_path):
     base, path = FakeEmbedding(dimension=4), tmp_path / "known.npz"
     embedding = model(base, packed=[PackedVectors(path)])
     PackedVectors.write(path, embedding.name, {query_hash("known"): np.array([1, 0, 0, 0], dtype=np.float32)})
-    assert embedding.embed_query("known").tolist() == [1.0, 0.0, 0.0, 0.0]
-    assert base.calls == []
+    assert (embedding.embed_query("known").tolist(), base.calls) == ([1.0, 0.0, 0.0, 0.0], [])
     assert np.allclose(embedding.embed_query("other"), base.get_query_embedding("other"))
     # What is known of a question says nothing of a passage with the same text.
     assert np.allclose(embedding.embed_passages(["known"])[0], [base.get_text_embedding("known")])
@@ -225,8 +223,7 @@ def test_batches_done_before_a_failure_stay_cached(tmp_path):
 def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_path):
     disk, key = DiskVectorCache(tmp_path / "v.sqlite"), text_hash("a")
     disk.put_many("one", {key: np.array([1, 0], dtype=np.float32)})
-    assert disk.get_many("two", [key]) == {}
-    assert disk.get_many("one", [key])[key].tolist() == [1, 0]
+    assert (disk.get_many("two", [key]), disk.get_many("one", [key])[key].tolist()) == ({}, [1, 0])
     disk.put_many("test:model", {key: np.full(32, np.nan, dtype=np.float32)})
     embedding = model(FakeEmbedding(), disk=disk)
     vectors, computed = embedding.embed_passages(["a"])

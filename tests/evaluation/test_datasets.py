@@ -45,8 +45,7 @@ def test_everything_wrong_in_a_folder_is_counted_and_listed(tmp_path):
         "unknown_document": 1, "unknown_query": 1,
     }  # fmt: skip
     assert [q.query_id for q in dataset.queries] == ["q1", "q2"]
-    assert dataset.queries[0].text == BOAT_QUERIES["q1"][0]
-    assert len(dataset.documents) == len(BOATS)
+    assert (dataset.queries[0].text, len(dataset.documents)) == (BOAT_QUERIES["q1"][0], len(BOATS))
     told = {(p.kind.value, p.line) for p in dataset.problems.listed}
     assert ("broken_line", 7) in told
     assert ("unknown_document", 4) in told
@@ -73,8 +72,7 @@ def test_a_missing_or_empty_file_is_named(boats):
         (boats / name).write_text(good)
     (boats / "corpus.jsonl").unlink()
     dataset = datasets.load_dataset(boats, with_corpus=False)  # judgments of any document count
-    assert dataset.documents == ()
-    assert len(dataset.queries) == 2
+    assert (dataset.documents, len(dataset.queries)) == ((), 2)
 
 
 def test_splits_and_a_broken_description(boats):
@@ -271,8 +269,7 @@ def test_answers_are_compared_word_by_word():
         ("nine", "the ferry leaves at nine", 0.4),
         *(("", "", 1.0), ("", "nine", 0.0), ("ten", "nine", 0.0), ("ห้าไร่", "ห้าไร่", 1.0)),
     ):
-        assert answer_f1(answer, gold) == pytest.approx(f1)
-        assert exact_match(answer, gold) == (f1 == 1.0)
+        assert (answer_f1(answer, gold), exact_match(answer, gold)) == (pytest.approx(f1), f1 == 1.0)
     assert answer_tokens("ab ไร่") == ["ab", "ไ", "ร", "่"]  # scripts without spaces by characters
     assert answer_recall("It leaves at nine, from pier 4. [1]", "at nine") == 1.0
     assert answer_recall("nine", "nine nine ten") == pytest.approx(1 / 3)
@@ -285,10 +282,8 @@ def test_answers_are_compared_word_by_word():
 
 def test_vectors_by_id_at_unit_length(boats, vectors):
     known = datasets.load_vectors(datasets.vectors_file(vectors, "boats"), datasets.load_dataset(boats))
-    assert set(known.documents) == set(BOATS)
-    assert set(known.queries) == set(BOAT_QUERIES)
-    assert {len(vector) for vector in known.queries.values()} == {DIMENSION}
-    assert known.problems.total == 0
+    assert (set(known.documents), set(known.queries)) == (set(BOATS), set(BOAT_QUERIES))
+    assert ({len(vector) for vector in known.queries.values()}, known.problems.total) == ({DIMENSION}, 0)
     for text, vector in zip(BOATS.values(), known.documents.values(), strict=True):
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
         assert float(vector @ embed(text)) == pytest.approx(1, abs=1e-3)

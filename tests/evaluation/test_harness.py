@@ -51,8 +51,7 @@ def test_all_rows_and_keys(tmp_path, harbour):
         for measure in MEASURES:
             low, high = row["intervals"][measure]
             assert 0 <= low <= row[measure] <= high <= 1
-        assert set(row["per_query"]) == set(QUERIES)
-        assert row["peer"] == (name in PEERS)
+        assert (set(row["per_query"]), row["peer"]) == (set(QUERIES), name in PEERS)
     assert found["strategies"]["vector"]["cold_ms"] > 0
     assert {"routing", "retrieval", "total"} <= set(found["strategies"]["hybrid"]["stages_ms"])
     assert found["against"]["baseline"] == "vector"
@@ -125,8 +124,7 @@ def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkey
     row = result.results["harbour"].rows["vector"]
     assert [failure.query_id for failure in row.failures] == ["q2"]
     assert "no such secret" not in row.failures[0].error
-    assert row.quality["q2"] == dict.fromkeys(MEASURES, 0.0)
-    assert row.mean() == pytest.approx(0.75)
+    assert (row.quality["q2"], row.mean()) == (dict.fromkeys(MEASURES, 0.0), pytest.approx(0.75))
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="pandas"):
         result.to_frame()
@@ -180,8 +178,7 @@ def test_questions_are_asked_of_existing_indexes(tmp_path, harbour, router):
 def test_a_model_judges_when_there_is_one(tmp_path, harbour):
     model = FakeLLM(lambda prompt: "YES" if "YES" in prompt else "The ferry leaves the harbour at nine. [1]")
     found = bench(tmp_path, harbour, answers=True, strategies=["vector"], limit=2, llm=model).results["harbour"].answers
-    assert found.means["faithfulness"] == 1.0
-    assert found.means["context_precision"] == 1.0
+    assert (found.means["faithfulness"], found.means["context_precision"]) == (1.0, 1.0)
     assert found.judged_by["faithfulness"].startswith("model ")
     assert found.notes == ()
 
@@ -274,8 +271,7 @@ def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good_and_against_leav
     assert results.cheapest_within({"vector": 0.37, "planner": 0.40}) == "planner"
     rows = {name: row(name, [0.1, 0.2]) for name in ("hybrid", "oracle", "planner")}
     found = results.against_baseline(rows, None, seed=0)
-    assert found.baseline == "hybrid"
-    assert set(found.rows) == {"planner"}
+    assert (found.baseline, set(found.rows)) == ("hybrid", {"planner"})
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.tuples(st.floats(1, 9), st.floats(0, 1)), min_size=1))

@@ -76,8 +76,7 @@ def test_measures_of_stage_one():
     scripted = routing.Contender(classifier=Scripted())
     found = stage_one(queries, PROFILES, scripted, timer=lambda: next(ticks) / 1000, watcher=done)
     told = found.to_dict()
-    assert told["queries"] == 5
-    assert told["accuracy"] == pytest.approx(3 / 5)
+    assert (told["queries"], told["accuracy"]) == (5, pytest.approx(3 / 5))
     assert told["macro_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert told["confusion"] == {"boats": {"boats": 2, "bread": 1}, "bread": {"bread": 1, routing.FAILED: 1}}
     assert told["reached"] == pytest.approx(4 / 5)
@@ -85,8 +84,7 @@ def test_measures_of_stage_one():
     assert told["abstention"] == {
         "out_of_scope": 3, "abstained": 2, "right": 1, "precision": 0.5, "recall": 1 / 3, "false_rate": 1 / 5,
     }  # fmt: skip
-    assert told["escalation_rate"] == pytest.approx(1 / 8)
-    assert told["llm_calls"] == 2
+    assert (told["escalation_rate"], told["llm_calls"]) == (pytest.approx(1 / 8), 2)
     assert told["latency_ms"] == {"p50": pytest.approx(1.0), "p95": pytest.approx(1.0)}
     assert [f["error"] for f in told["failures"]] == ["RuntimeError", "EvaluationError: told to all"]
     # Two at 0.9 are right, one at 0.6 is wrong, one at 0.8 is right.
@@ -178,8 +176,7 @@ def test_stage_two():
     material = RoutingMaterial(profiles=profiles, cards=cards, queries=queries)
     found = routing.evaluate_stage_two(material, LastCard(), Run(), way="last")
     assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, routing.FAILED: 1}}
-    assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
-    assert len(found.failures) == 1
+    assert (found.to_dict()["accuracy"], len(found.failures)) == (pytest.approx(1 / 3), 1)
     assert routing.evaluate_stage_two(replace(material, queries=queries[3:]), LastCard(), Run(), way="last") is None
 
 
@@ -247,8 +244,7 @@ def test_questions_file_is_asked_of_all_indexes_that_are_there(router, boats, br
     assert result["stage_one"]["profile"]["confusion"] == {"boats": {"boats": 2}}
     assert result["stage_one"]["profile"]["abstention"]["out_of_scope"] == 1
     assert result["indexes"]["boats"]["description"] == "all about boats"
-    assert result["stage_two"]["heuristic"]["count"] == 1
-    assert result["complexity"]["count"] == 2
+    assert (result["stage_two"]["heuristic"]["count"], result["complexity"]["count"]) == (1, 2)
     assert result["problems"]["counts"] == {"unlabelled_query": 1}
 
 

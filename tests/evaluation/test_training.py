@@ -102,8 +102,7 @@ def test_judgments_of_unknown_documents_are_counted(indexed, tmp_path):
         tmp_path / "other", DOCUMENTS, {**QUERIES, "q99": ("lost", "gone")}, extra_judgments=["q1\talso-gone\t1"]
     )
     result = train(indexed, [load_dataset(folder, with_corpus=False)])
-    assert result.queries == 24
-    assert result.problems.counts == {"unjudged_query": 1, "unknown_document": 2}
+    assert (result.queries, result.problems.counts) == (24, {"unjudged_query": 1, "unknown_document": 2})
 
 
 def test_nothing_matches_the_index(indexed, tmp_path):
@@ -156,8 +155,7 @@ def test_a_failing_question_counts_as_found_nothing(indexed, folder, tmp_path, m
     hybrid = runs["hybrid"]
     [failure] = hybrid.failures
     assert failure.to_dict() == {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
-    assert hybrid.quality["things/q3"]["nDCG@10"] == 0.0
-    assert len(hybrid.quality) == len(asked.queries)
+    assert (hybrid.quality["things/q3"]["nDCG@10"], len(hybrid.quality)) == (0.0, len(asked.queries))
 
 
 def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
@@ -198,14 +196,12 @@ def given_table(monkeypatch, made):
 
 
 def test_the_default_is_tried_first_and_stays_where_nothing_is_better():
-    assert CANDIDATES[0] == DEFAULT_FUSION
-    assert len(set(CANDIDATES)) == len(CANDIDATES)
+    assert (CANDIDATES[0], len(set(CANDIDATES))) == (DEFAULT_FUSION, len(CANDIDATES))
     same = table(lambda model: 0.5)
     words, dense = CANDIDATES[WORDS], CANDIDATES[DENSE]
     assert (words.weight(9.0), dense.weight(-9.0)) == (0.0, 1.0)
     distances = [abs(model.alpha - 0.5) for model in CANDIDATES]
-    assert distances == sorted(distances)
-    assert CANDIDATES[choose_weights(same)].alpha == 0.5
+    assert (distances, CANDIDATES[choose_weights(same)].alpha) == (sorted(distances), 0.5)
     found = validate_fusion(same)
     assert found.gain == (0.0, 0.0, 0.0)
     assert not found.helps

@@ -65,8 +65,7 @@ def test_leaves_are_pieces_of_their_chunks_and_a_hit_says_where_it_stands(index)
         chunk = chunks[parent.node_id]
         assert chunk.text[parent.metadata["start"] : parent.metadata["end"]] == leaf.text
         assert index.source_text(leaf.ref_doc_id)[leaf.start_char_idx : leaf.end_char_idx] == leaf.text
-        assert leaf.metadata == chunk.metadata
-        assert leaf.ref_doc_id == chunk.ref_doc_id
+        assert (leaf.metadata, leaf.ref_doc_id) == (chunk.metadata, chunk.ref_doc_id)
     vector = index.embedding.embed_query("bicycle part 3 wheels bell")
     hits = index.hierarchy().search(vector.tolist(), 5)
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
@@ -292,8 +291,7 @@ def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_l
     index = storage.create("empty", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     base.calls.clear()
     index.build_views()
-    assert index.hierarchy().outlines == {}
-    assert (index.summaries().coverage, base.calls) == (0.0, [])
+    assert (index.hierarchy().outlines, index.summaries().coverage, base.calls) == ({}, 0.0, [])
     index = storage.create("nodes", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     text = "The red kite flies high. " * 12
     Indexer(index).add_nodes([TextNode(id_="n1", text=text), TextNode(id_="n2", text="short")])
@@ -326,8 +324,7 @@ def texts(guides):
 def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_one(guides):
     guides.build_views()
     view = guides.summaries()
-    assert set(texts(guides)) == {"apples", "pears", "plums", "figs", "dates"}
-    assert view.coverage == 1.0
+    assert (set(texts(guides)), view.coverage) == ({"apples", "pears", "plums", "figs", "dates"}, 1.0)
     assert sorted(i for ids in view.chunks.values() for i in ids) == sorted(n.node_id for n in guides.nodes())
     best = view.search(guides.embedding.embed_query("All about pears").tolist(), 2)
     assert (best[0].doc_id, len(best)) == ("pears", 2)

@@ -74,8 +74,7 @@ def test_a_saved_profile_comes_back_one_of_an_earlier_version_is_read_and_a_dama
     profile = make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
     profile.save(tmp_path)
     loaded = load(tmp_path)
-    assert loaded.identifiers == profile.identifiers
-    assert loaded.neighbour_mean == profile.neighbour_mean
+    assert (loaded.identifiers, loaded.neighbour_mean) == (profile.identifiers, profile.neighbour_mean)
     assert loaded.people == profile.people == {"authors": frozenset({"pooch"})}
     assert load(tmp_path, version=4) is None
     with np.load(tmp_path / "profile.npz") as data:
@@ -146,21 +145,18 @@ def test_what_was_measured_cannot_be_changed_is_none_where_nothing_was_and_refus
             MeasuredStrategies.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        (("format",), 9, "format must be 1, got '9'; remove it or measure the index again"),
-        (("queries",), 0, "queries"), (("queries",), 1.5, "queries"), (("index_version",), True, "index_version"),
-        (("index",), 3, "index"), (("surprise",), 3, "surprise"), (("strategies",), [], "strategies"),
-        (("strategies", "magic"), {"quality": 0.5, "p50_ms": 1.0}, r"magic must be .*'hybrid'.*, got 'magic'"),
-        (("strategies", "hybrid"), {"quality": 0.5}, "strategies.hybrid"),
-        (("strategies", "hybrid", "quality"), 1.01, "strategies.hybrid.quality must"),
-        (("strategies", "hybrid", "quality"), float("nan"), "strategies.hybrid.quality must"),
-        (("strategies", "hybrid", "quality"), "0.5", "strategies.hybrid.quality must"),
-        (("strategies", "hybrid", "p50_ms"), -1, "strategies.hybrid.p50_ms must"),
-        (("strategies", "hybrid", "p50_ms"), None, "strategies.hybrid.p50_ms must"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "value", "named"), [
+    (("format",), 9, "format must be 1, got '9'; remove it or measure the index again"),
+    (("queries",), 0, "queries"), (("queries",), 1.5, "queries"), (("index_version",), True, "index_version"),
+    (("index",), 3, "index"), (("surprise",), 3, "surprise"), (("strategies",), [], "strategies"),
+    (("strategies", "magic"), {"quality": 0.5, "p50_ms": 1.0}, r"magic must be .*'hybrid'.*, got 'magic'"),
+    (("strategies", "hybrid"), {"quality": 0.5}, "strategies.hybrid"),
+    (("strategies", "hybrid", "quality"), 1.01, "strategies.hybrid.quality must"),
+    (("strategies", "hybrid", "quality"), float("nan"), "strategies.hybrid.quality must"),
+    (("strategies", "hybrid", "quality"), "0.5", "strategies.hybrid.quality must"),
+    (("strategies", "hybrid", "p50_ms"), -1, "strategies.hybrid.p50_ms must"),
+    (("strategies", "hybrid", "p50_ms"), None, "strategies.hybrid.p50_ms must"),
+])  # fmt: skip
 def test_a_damaged_file_is_named_with_its_key(tmp_path, path, value, named):
     data = json.loads(json.dumps(measured().to_dict()))
     place = data

@@ -239,8 +239,7 @@ def test_there_and_back_again(storage, embedding, small_pages, monkeypatch):
     monkeypatch.setattr(embedding, "embed_passages", None)  # nothing is embedded again
     report = copy_index(storage, "docs", embedding, to="server")
     assert report.moved
-    assert report.nodes["chunks"] == 36
-    assert report.nodes.keys() == {"chunks", "leaves", "summaries"}
+    assert (report.nodes["chunks"], report.nodes.keys()) == (36, {"chunks", "leaves", "summaries"})
     moved = storage.open("docs", embedding)
     assert moved.is_remote
     assert not [name for name in ("chunks", "leaves", "summaries", COPY_FILE) if (moved.folder / name).exists()]
@@ -255,8 +254,7 @@ def test_there_and_back_again(storage, embedding, small_pages, monkeypatch):
     assert copy_index(storage, "docs", embedding, to="embedded").moved
     back = storage.open("docs", embedding)
     assert not back.is_remote
-    assert everything(back) == before
-    assert {strategy: found(back, strategy) for strategy in ANY} == answers
+    assert (everything(back), {strategy: found(back, strategy) for strategy in ANY}) == (before, answers)
     assert not collections(storage.server)
 
 
@@ -268,19 +266,15 @@ def test_a_copy_that_was_cut_off_goes_on(storage, embedding, small_pages, to, ne
     cut = Cut(after=2)
     with pytest.raises(InterruptedCopyError):
         copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=cut)
-    assert storage.names() == ["docs"]
-    assert everything(storage.open("docs", embedding)) == before
+    assert (storage.names(), everything(storage.open("docs", embedding))) == (["docs"], before)
     again = Cut()
     report = copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=again)
-    assert (report.resumed, again.begun) == (20, [("chunks", 16)])
-    assert again.pages == 2
+    assert (report.resumed, again.begun, again.pages) == (20, [("chunks", 16)], 2)
     target = storage.open(new_name or "docs", embedding)
     assert target.is_remote is (to == "server")
-    assert everything(target) == before
-    assert storage.names() == (["copy", "docs"] if new_name else ["docs"])
+    assert (everything(target), storage.names()) == (before, ["copy", "docs"] if new_name else ["docs"])
     if new_name:
-        assert target.profile().name == "copy"
-        assert everything(storage.open("docs", embedding)) == before
+        assert (target.profile().name, everything(storage.open("docs", embedding))) == ("copy", before)
 
 
 def test_a_copy_of_an_index_that_changed_meanwhile_is_whole(storage, embedding, small_pages):

@@ -53,15 +53,13 @@ def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_
     document = entry("a", text="ข้อความ \U0001f600 \n")
     catalog.begin([(document, ["n1", "n2"])])
     catalog.confirm([(document, ["n1", "n2"])])
-    assert catalog.get("a") == document
-    assert catalog.node_ids("a") == ["n1", "n2"]
+    assert (catalog.get("a"), catalog.node_ids("a")) == (document, ["n1", "n2"])
     assert catalog.get("b") is None
     changed = entry("a", content_hash="h2")
     catalog.begin([(changed, ["n2", "n3"])])
     assert catalog.node_ids("a") == ["n1", "n2", "n3"]
     catalog.confirm([(changed, ["n2", "n3"])])
-    assert catalog.node_ids("a") == ["n2", "n3"]
-    assert catalog.version() == 2
+    assert (catalog.node_ids("a"), catalog.version()) == (["n2", "n3"], 2)
     for doc_id in ("a", "b"):
         catalog.begin([(entry(doc_id), [f"{doc_id}1"])])
         catalog.confirm([(entry(doc_id), [f"{doc_id}1"])])
@@ -86,8 +84,7 @@ def test_a_forked_child_writes_nothing(catalog):
         except errors.StoreClosedError as err:
             os._exit(0 if "fork" in str(err) else 2)
         os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert (catalog.version(), catalog.doc_ids()) == (0, [])
+    assert (os.waitpid(child, 0)[1], catalog.version(), catalog.doc_ids()) == (0, 0, [])
 
 
 def test_state_survives_reopening_and_garbage_is_damage(tmp_path, catalog):
@@ -159,8 +156,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
         "except StoreError as err:\n    print('typed', 'free space' in str(err))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "typed True"
-    assert path.read_bytes() == b"old"
+    assert (done.stdout.strip(), path.read_bytes()) == ("typed True", b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     (tmp_path / "file").write_text("x")
     with pytest.raises(errors.StoreError, match="cannot write"):
@@ -209,8 +205,7 @@ def test_a_run_costs_what_has_changed_a_removed_file_leaves_nothing_and_the_node
     version = index.version
     second = Indexer(index).add_path(folder)
     assert (second.added, second.updated, second.unchanged, second.nodes) == (0, 0, 3, 0)
-    assert base.calls == []
-    assert index.version == version
+    assert (base.calls, index.version) == ([], version)
     (folder / "beta.md").write_text("# beta\n\nEverything is different now.\n", encoding="utf-8")
     report = Indexer(index).add_path(folder)
     assert (report.updated, report.unchanged) == (1, 2)
@@ -253,13 +248,11 @@ def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apa
     (other / "delta.txt").write_text("Delta stands alone.", encoding="utf-8")
     Indexer(index).add_path(folder)
     report = Indexer(index).add_path(other)
-    assert (report.added, report.removed) == (1, 0)
-    assert len(doc_ids_in_store(index)) == 4
+    assert (report.added, report.removed, len(doc_ids_in_store(index))) == (1, 0, 4)
     (other / "alpha.md").write_text("# other\n\nAnother alpha altogether.\n", encoding="utf-8")
     Indexer(index).add_path(other)
     ids = index.catalog.doc_ids()
-    assert len(ids) == 5
-    assert len([i for i in ids if i.startswith("alpha.md")]) == 2
+    assert (len(ids), len([i for i in ids if i.startswith("alpha.md")])) == (5, 2)
     moved = tmp_path / "moved"
     folder.rename(moved)
     assert Indexer(index).add_path(moved).unchanged == 3
@@ -389,8 +382,7 @@ def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(sto
     Indexer(index).add_path(folder)
     assert index.profile().nodes == 3  # the one before, until there is another
     index.build_search()
-    assert index.keyword().search("gamma", 5) == []
-    assert index.profile().nodes == 2
+    assert (index.keyword().search("gamma", 5), index.profile().nodes) == ([], 2)
     before = index.profile()
     storage.close()
     again = storage.open("docs", embedding)
@@ -472,8 +464,7 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     with pytest.raises(errors.UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
         storage.open("dosc", embedding)
     storage.remove("docs")
-    assert storage.names() == []
-    assert list((storage.data_dir / "indexes").iterdir()) == []
+    assert (storage.names(), list((storage.data_dir / "indexes").iterdir())) == ([], [])
 
 
 @pytest.mark.parametrize("left", [[], [stored_nodes.CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, stored_nodes.CHUNKS]])

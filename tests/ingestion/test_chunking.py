@@ -39,8 +39,7 @@ def test_a_record_is_embedded_as_title_and_text(make_doc, title):
     doc = make_doc("  an experimental study .\n", kind="jsonl", title=title, metadata={"author": "b", "year": 1958})
     (node,) = chunk_document(doc, ChunkSettings())
     assert node.get_content(MetadataMode.EMBED) == (f"{title}\n" if title else "") + "an experimental study ."
-    assert (node.start_char_idx, node.end_char_idx) == (2, 25)
-    assert node.metadata["year"] == 1958
+    assert (node.start_char_idx, node.end_char_idx, node.metadata["year"]) == (2, 25, 1958)
 
 
 def test_a_record_is_one_node_even_with_headings_unless_it_is_large(make_doc):
@@ -60,8 +59,7 @@ def test_title_section_and_text_are_embedded_in_this_order_and_braces_are_no_tem
     assert intro.get_content(MetadataMode.EMBED) == f"Guide\n# Guide\n\n{intro_text.strip()}"
     assert approval.metadata["section"] == "1. Travel > 1.2 Approval"
     assert approval.metadata["heading_hierarchy"] == ["1. Travel", "1.2 Approval"]
-    assert approval.metadata["parent"] == "1. Travel"
-    assert approval.metadata["section_number"] == "1.2"
+    assert (approval.metadata["parent"], approval.metadata["section_number"]) == ("1. Travel", "1.2")
     assert approval.get_content(MetadataMode.EMBED) == f"Guide\n1. Travel > 1.2 Approval\n{approval.text}"
     assert approval.text.startswith("## 1. Travel")
     (node,) = chunk_document(make_doc("{content} and {x}", title="{metadata_str}"), ChunkSettings())
@@ -151,13 +149,10 @@ def test_rows_of_a_table_that_is_cut_are_embedded_below_its_head_and_stay_spans_
         assert node.text == doc.text[node.start_char_idx : node.end_char_idx]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Plain words.", "text"), ("# Only a heading", "text"), ("- a\n- b", "list"), ("Intro:\n\n- a\n- b", "text"),
-        ("Intro:\n\n| a | b |\n|---|---|\n| 1 | 2 |", "table"), ("Intro:\n\n```\nx\n```", "code"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Plain words.", "text"), ("# Only a heading", "text"), ("- a\n- b", "list"), ("Intro:\n\n- a\n- b", "text"),
+    ("Intro:\n\n| a | b |\n|---|---|\n| 1 | 2 |", "table"), ("Intro:\n\n```\nx\n```", "code"),
+])  # fmt: skip
 def test_chunk_type(make_doc, text, expected):
     (node,) = chunk_document(make_doc(text), ChunkSettings())
     assert node.metadata["chunk_type"] == expected
@@ -216,8 +211,7 @@ def test_front_matter_is_in_no_chunk_and_language_and_file_name_are(make_doc):
         "---"
     )
     (node,) = chunk_document(make_doc("โฉนดที่ดินเป็นหนังสือสำคัญแสดงกรรมสิทธิ์ที่ดิน", source="/a/โฉนด.txt"), ChunkSettings())
-    assert node.metadata["language"] == "th"
-    assert node.metadata["file_name"] == "โฉนด.txt"
+    assert (node.metadata["language"], node.metadata["file_name"]) == ("th", "โฉนด.txt")
 
 
 def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
@@ -229,10 +223,8 @@ def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
     (node,) = chunk_document(doc, ChunkSettings())
     kept = ("article_number", "parent", "page", "language", "file_name")
     assert {key: node.metadata[key] for key in kept} == {key: theirs[key] for key in kept}
-    assert node.metadata["chunk_type"] == "text"
-    assert len(node.metadata["content_hash"]) == 64
-    assert node.metadata["section"] == "Artículo 42. Objeto"
-    assert doc.metadata["section"] == "mine"
+    assert (node.metadata["chunk_type"], len(node.metadata["content_hash"])) == ("text", 64)
+    assert (node.metadata["section"], doc.metadata["section"]) == ("Artículo 42. Objeto", "mine")
     (plain,) = chunk_document(make_doc("Texto.", metadata={"section": "mine"}), ChunkSettings())
     assert plain.get_content(MetadataMode.EMBED) == "mine\nTexto."
 
@@ -249,15 +241,12 @@ def test_size_replaces_the_chunk_size(make_doc):
         chunk_document(doc, ChunkSettings(), size=0)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"chunk_size": 7}, "chunk_size"), ({"chunk_size": True}, "chunk_size"),
-        ({"chunk_size": 100, "chunk_overlap": 100, "leaf_size": 10}, "chunk_overlap"),
-        ({"chunk_overlap": -1}, "chunk_overlap"), ({"leaf_size": 600}, "leaf_size"),
-        ({"leaf_size": 16.0}, "leaf_size"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "message"), [
+    ({"chunk_size": 7}, "chunk_size"), ({"chunk_size": True}, "chunk_size"),
+    ({"chunk_size": 100, "chunk_overlap": 100, "leaf_size": 10}, "chunk_overlap"),
+    ({"chunk_overlap": -1}, "chunk_overlap"), ({"leaf_size": 600}, "leaf_size"),
+    ({"leaf_size": 16.0}, "leaf_size"),
+])  # fmt: skip
 def test_settings_are_checked(given, message):
     with pytest.raises(ConfigError, match=message):
         ChunkSettings(**given)

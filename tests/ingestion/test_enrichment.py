@@ -42,19 +42,16 @@ def document(text: str, *, kind: str = "txt", source: str = "/in/a.txt", **field
     return SourceDocument(**{"doc_id": "a", "title": "A", "text": text, "kind": kind, "source": source} | fields)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (RMF, {"source": "SAT", "namespace": "mx/tax", "document_type": "miscellaneous resolution",
-               "document_number": "2024", "document_date": "2023-12-29", "valid_from": "2024-01-01",
-               "article_count": 2, "entities": ["SAT", "Banxico"], "tags": ["ISR", "CFDI"]}),
-        ("Circular 14/2017\nCiudad de México, a 4 de julio de 2017. El Banco de México regula el SPEI.",
-         {"source": "Banxico", "document_type": "circular", "document_number": "14/2017",
-          "document_date": "2017-07-04", "tags": ["payments"]}),
-        ("Comisión Nacional Bancaria y de Valores. Disposiciones de carácter general.\nArtículo 5 Bis. Capital neto.",
-         {"source": "CNBV", "document_type": "general provisions", "article_count": 1, "tags": ["capital"]}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), [
+    (RMF, {"source": "SAT", "namespace": "mx/tax", "document_type": "miscellaneous resolution",
+           "document_number": "2024", "document_date": "2023-12-29", "valid_from": "2024-01-01",
+           "article_count": 2, "entities": ["SAT", "Banxico"], "tags": ["ISR", "CFDI"]}),
+    ("Circular 14/2017\nCiudad de México, a 4 de julio de 2017. El Banco de México regula el SPEI.",
+     {"source": "Banxico", "document_type": "circular", "document_number": "14/2017",
+      "document_date": "2017-07-04", "tags": ["payments"]}),
+    ("Comisión Nacional Bancaria y de Valores. Disposiciones de carácter general.\nArtículo 5 Bis. Capital neto.",
+     {"source": "CNBV", "document_type": "general provisions", "article_count": 1, "tags": ["capital"]}),
+])  # fmt: skip
 def test_the_sample_knows_mexican_regulators(text, expected):
     found = find_by_patterns(document(text), load_patterns(MEXICAN))
     assert expected.items() <= found.items()
@@ -93,8 +90,7 @@ def test_dates_of_front_matter_and_of_pdfs_count():
 def test_records_and_documents_of_callers_stay_as_they_are(kind):
     given = document("Date: 5 May 2022", kind=kind, metadata={"x": 1}, title="2019")
     llm = FakeLLM(['{"tags": ["May"]}'])
-    assert enrich(given, tiers(llm))[0] == {"x": 1}
-    assert llm.prompts == []
+    assert (enrich(given, tiers(llm))[0], llm.prompts) == ({"x": 1}, [])
 
 
 # What a model is asked for, and what of its reply is taken.
@@ -131,8 +127,7 @@ def test_a_model_is_asked_once_for_what_rules_do_not_find_and_believed_where_the
         "valid_until": "2024-06-05", "entities": ["Volvo Buses", "Charging stations", "Lund"],
         "tags": ["electric buses"], "year": 2021,
     }  # fmt: skip
-    assert set(origins) == set(values)
-    assert set(origins.values()) == {"model"}
+    assert (set(origins), set(origins.values())) == (set(values), {"model"})
     [prompt] = llm.prompts
     assert "Headings: Transport Office of Lund; Charging stations" in prompt
     assert "kumquat" not in prompt
@@ -213,14 +208,11 @@ def test_whole_dates_are_read(text, day):
     assert iso_date(text) == day
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("SAT: {match: ['(']}", "no regular expression"), ("SAT: {match: ['" + "a" * 301 + "']}", "at most 300"),
-        ("SAT: {wrong: 1}", "SAT.wrong"), ("[1]", "dictionary"), ("SAT: {match: [", "cannot use the patterns"),
-        ("SAT: {match: [" + "a," * 600 + "]}", "at most 500"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), [
+    ("SAT: {match: ['(']}", "no regular expression"), ("SAT: {match: ['" + "a" * 301 + "']}", "at most 300"),
+    ("SAT: {wrong: 1}", "SAT.wrong"), ("[1]", "dictionary"), ("SAT: {match: [", "cannot use the patterns"),
+    ("SAT: {match: [" + "a," * 600 + "]}", "at most 500"),
+])  # fmt: skip
 def test_patterns_that_cannot_be_used_are_named(tmp_path, text, said):
     (tmp_path / "patterns.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
@@ -251,8 +243,7 @@ def test_a_pattern_without_end_costs_only_what_it_would_find(tmp_path, monkeypat
     assert [type(one) for one in bad] == [SkippedSource, SourceDocument]
     assert bad[0].kind == "noted"
     assert "patterns took more than" in bad[0].reason
-    assert (bad[1].text[:2], bad[1].found) == ("aa", {})
-    assert [one.found for one in good] == [{"tags": ["x"]}]
+    assert (bad[1].text[:2], bad[1].found, [one.found for one in good]) == ("aa", {}, [{"tags": ["x"]}])
 
 
 def _with_short_limit() -> str:

@@ -29,6 +29,7 @@ Zero, if \fBlamp\fP(8) did what it
 .I should
 do on \*(Os, don\*(Aqt
 .BR ask ( 1 )
+.br
 why.\" not shown
 .SS "Two words"
 .TP
@@ -73,7 +74,8 @@ lamp - switch a lamp
 
 # EXIT STATUS
 
-Zero, if lamp(8) did what it should do on Linux, don't ask(1) why.
+Zero, if lamp(8) did what it should do on Linux, don't ask(1)
+why.
 
 ## Two words
 
@@ -185,8 +187,9 @@ def test_no_word_of_a_page_is_lost_or_moved(lines):
     assert re.findall("[a-z]+", manual_to_text(source)[1]) == shown
 
 
-PIECES = st.sampled_from([*"\\\"'.()[]*ab \n", ".if n ", r".ie t \{", ".el", ".de X\n", ".ds a ", r"\*a", r"\f(", r"\s+", "T{\n",
-    ".TS\n", ".TE\n", ".It ", ".Op ", "Ns ", ".Bl\n", ".El\n", ".TP\n", ".nf\n", r"\N'9999999'", r"\[uFFFFFF]", r"\(:a"])  # fmt: skip
+PIECES = st.sampled_from([*"\\\"'.()[]*ab \n", ".if n ", r".ie t \{", ".el", ".de X\n", ".ds a ", r"\*a",
+    r"\f(", r"\s+", "T{\n", ".br\n", ".TS\n", ".TE\n", ".It ", ".Op ", "Ns ", ".Bl\n", ".El\n", ".TP\n", ".nf\n",
+    r"\N'9999999'", r"\[uFFFFFF]", r"\(:a"])  # fmt: skip
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))
@@ -195,7 +198,8 @@ def test_any_text_is_read(source):
 
 
 @pytest.mark.parametrize("unit", [
-    r"\*a", ".if n ", r"\[", r"\h'", '.B "', ".TP\n", ".TS\nT{\n", ".de a\n", ".ds a b\n", ".Op ", "\\\n", r".ie t \{" + "\n", ".IP a\n",
+    r"\*a", ".if n ", r"\[", r"\h'", '.B "', ".TP\n", ".TS\nT{\n", ".de a\n", ".ds a b\n", ".Op ", "\\\n",
+    r".ie t \{" + "\n", ".IP a\n",
 ])  # fmt: skip
 def test_any_page_is_read_in_linear_time(read, unit):
     source = ".TH A 1\n.ds a " + "x" * 5_000 + "\nword\n" + unit * (200_000 // len(unit))
@@ -207,8 +211,9 @@ def test_any_page_is_read_in_linear_time(read, unit):
 
 @pytest.mark.parametrize(("name", "content", "said"), [
     ("lib.so.1", b"\x7fELF\0", "is binary, not text"), ("log.1", "word", "is no manual page with a text of its own"),
-    ("a.1", ".TH A 1\n", "is no manual page"), ("b.1", ".so man1/a.1\n", "is no manual page"), ("README", b"\0", "is binary"),
-    ("a.jsonl.gz", "{}", "is of no kind"), ("readme", "x", "is of no kind"), ("DATA.xml", "x", "is of no kind"),
+    ("a.1", ".TH A 1\n", "is no manual page"), ("b.1", ".so man1/a.1\n", "is no manual page"),
+    ("README", b"\0", "is binary"), ("a.jsonl.gz", "{}", "is of no kind"), ("readme", "x", "is of no kind"),
+    ("DATA.xml", "x", "is of no kind"),
 ])  # fmt: skip
 def test_what_only_looks_like_one_counts_among_files_of_other_kinds(read, name, content, said):
     [skipped] = read(name, content)

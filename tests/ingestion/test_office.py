@@ -155,21 +155,18 @@ ZIPPED = ("docx", "pptx", "xlsx", "epub")
 PROTECTED = zipped({"META-INF/rights.xml": "<x/>"})
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        *((f"a.{kind}", "<html><p>page", "does not hold what its suffix says") for kind in ZIPPED),
-        *((f"a.{kind}", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", "locked by a password") for kind in ZIPPED[:3]),
-        *((f"a.{kind}", word("<w:p/>")[:-30], "is cut off") for kind in ZIPPED),
-        *((f"a.{kind}", zipped({"x": "y"}), f"is no readable .{kind} file (") for kind in ZIPPED),
-        ("a.docx", word(paragraph("x" * 2_000_000)), "unpacks to more than 0.2 MB"),
-        ("a.pptx", zipped({"x.png": "\0" * 5_000_000}), "unpacks to more than 1 MB"),
-        ("a.docx", BOMB, "is no readable .docx file (ExpatError)"),
-        ("a.docx", word(""), "holds no text"), ("a.xlsx", saved(openpyxl.Workbook()), "holds no text"),
-        ("a.epub", PROTECTED, "protected against copying"), ("a.csv", b"\x89PNG\0", "is binary"),
-        ("a.csv", "x" * 140_000, "is no readable .csv file (Error)"), ("a.eml", "no mail", "no head of a mail"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "content", "said"), [
+    *((f"a.{kind}", "<html><p>page", "does not hold what its suffix says") for kind in ZIPPED),
+    *((f"a.{kind}", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", "locked by a password") for kind in ZIPPED[:3]),
+    *((f"a.{kind}", word("<w:p/>")[:-30], "is cut off") for kind in ZIPPED),
+    *((f"a.{kind}", zipped({"x": "y"}), f"is no readable .{kind} file (") for kind in ZIPPED),
+    ("a.docx", word(paragraph("x" * 2_000_000)), "unpacks to more than 0.2 MB"),
+    ("a.pptx", zipped({"x.png": "\0" * 5_000_000}), "unpacks to more than 1 MB"),
+    ("a.docx", BOMB, "is no readable .docx file (ExpatError)"),
+    ("a.docx", word(""), "holds no text"), ("a.xlsx", saved(openpyxl.Workbook()), "holds no text"),
+    ("a.epub", PROTECTED, "protected against copying"), ("a.csv", b"\x89PNG\0", "is binary"),
+    ("a.csv", "x" * 140_000, "is no readable .csv file (Error)"), ("a.eml", "no mail", "no head of a mail"),
+])  # fmt: skip
 def test_what_is_broken_locked_or_unpacks_to_too_much_is_reported(reason, name, content, said):
     assert said in reason(name, content, max_bytes=1_000_000)
 
@@ -193,19 +190,21 @@ def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one
     doc = read_one("a.rst", rst)
     assert [line for line in doc.text.split("\n") if line.startswith("#")] == ["# Title", "## Part", "### Sub"]
     assert doc.title == "Title"
+    code = (
+        "Run this::\n\n   # sudo\n\n     more\n\nThen::\n.. note::\n\n   Text.\n\n.. code-block:: sh\n   :x: y\n\n   z"
+    )
+    shown = "Run this:\n\n```\n# sudo\n\n  more\n```\n\nThen::\n.. note::\n\n   Text.\n\n```\nz\n```\n\n"
+    assert read_one("b.rst", code).text == shown
     items = "=over\n\n=item * One\n\nL<text|http://x> L<perlre> E<lt>\n\n=cut\n"
     doc = read_one("a.pod", f"=head1 NAME\n\nfoo - B<bold I<x>> C<< a->b >>\n\n{items}")
     assert doc.title == "foo - bold x a->b"
     assert " ".join(doc.text.split()) == "# NAME foo - bold x a->b - One text perlre <"
 
 
-@pytest.mark.parametrize(
-    "furniture",
-    [
-        '<div role="navigation">N</div>', '<div class="toc"><a href="x.html#a">N</a></div>', '<div id="footer">N</div>',
-        '<ul><li><a href="#a">N 1</a><li><a href="#b">N 2</a><li><a href="#c">N 3</a></ul>',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("furniture", [
+    '<div role="navigation">N</div>', '<div class="toc"><a href="x.html#a">N</a></div>', '<div id="footer">N</div>',
+    '<ul><li><a href="#a">N 1</a><li><a href="#b">N 2</a><li><a href="#c">N 3</a></ul>',
+])  # fmt: skip
 def test_what_surrounds_the_text_of_a_page_is_left_out_and_most_of_its_words_never(read_one, furniture):
     page = f'<h1 id="a">Title<a href="#a">¶</a><a href="#a">\uf0c1</a></h1>{furniture}<p>All of the text.'
     doc = read_one("a.html", page)

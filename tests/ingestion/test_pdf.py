@@ -289,8 +289,7 @@ def test_what_looks_like_markup_is_none_and_code_is_fenced(read_one):
 )
 def test_the_title_of_the_file_properties_unless_it_is_a_file_name(read_one, given, title):
     doc = read_one("a.pdf", pdf_bytes(title=given))
-    assert doc.title == title
-    assert len(doc.metadata["created"]) == len("2026-01-31")
+    assert (doc.title, len(doc.metadata["created"])) == (title, len("2026-01-31"))
 
 
 def test_broken_files_are_reported_and_never_escape_as_another_error(read):
@@ -358,3 +357,17 @@ def test_a_scanned_page_is_recognised_where_tesseract_is_and_else_reported(read,
     [doc] = read("a.pdf", scan)
     assert doc.text == "Read from True as eng+spa.\n\nMore.\n\nThis page has words."
     assert [page.start for page in doc.pages] == [0, doc.text.index("This page")]
+
+
+def test_an_option_in_smaller_letters_goes_on_in_the_line_below(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, (option, lines) in enumerate(
+        {"--seed <n>": ("Set the seed, which", "makes all equal."), "-q": ("Be quiet.",)}.items()
+    ):
+        paper.set_font("Courier", size=8)
+        paper.text(20, 30 + 20 * at, option)
+        paper.set_font("Helvetica", size=10)
+        for below, line in enumerate(lines):
+            paper.text(60, 30 + 20 * at + 5 * below, line)
+    assert "Set the seed, which makes all equal." in read_one("a.pdf", paper.data).text

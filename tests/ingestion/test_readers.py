@@ -244,7 +244,7 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
     ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.txt", "   -a\n"),
     ("a.html", "<dt>a"), ("a.html", "<dl><dt>a</dl> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
     ("a.txt", "\n\n   -a -a"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"), ("a.html", "<p>a "),
-    ("a.csv", "a,"), ("a.txt", "ไทย"),
+    ("a.csv", "a,"), ("a.txt", "ไทย"), ("a.rst", "a::"), ("a.rst", "a::\n"), ("a.rst", "a::\n\n b\n\n"),
 ])  # fmt: skip
 def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
     read("warm" + name, unit)

@@ -42,8 +42,7 @@ def test_an_upload_is_acknowledged_when_it_is_safe_and_indexed_by_a_worker(bench
     assert (done.title, done.tags, done.created_at) == ("Felines", ("pet",), record.created_at)
     [node] = bench.documents.nodes(record.id)
     assert (node.position, node.content, node.chunk_type, node.char_count) == (0, CATS.decode(), "text", len(CATS))
-    assert bench.documents.text(record.id) == CATS.decode()
-    assert bench.found() == {record.id: 1}
+    assert (bench.documents.text(record.id), bench.found()) == (CATS.decode(), {record.id: 1})
     filters = MetadataFilters(
         filters=[MetadataFilter(key="year", value=2020), MetadataFilter(key="tags", value=["pet"])]
     )
@@ -68,19 +67,16 @@ def test_two_uploads_of_one_file_at_once_are_one_document(bench):
     assert bench.process(records[0]).total_chunks == len(bench.documents.nodes(records[0].id))
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "said"),
-    [
-        (b"text", "a.exe", "of no kind that can be read; allowed are .md"), (b"text", "noname", "of no kind"),
-        (
-            b"{}", "a.jsonl",
-            "holds many documents, one a line, and an upload is one; add them with: agentic-retriever index add",
-        ),
-        (b"", "a.md", "is empty"), (b"x" * 2_000_000, "a.txt", "larger than 1 MB"), (b"text", "..", "cannot be used"),
-        (b"text", "x/.md", "cannot be used|of no kind"), (b"text", "a" * 300 + ".md", "cannot be used"),
-        (b"text", None, "need a filename"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "name", "said"), [
+    (b"text", "a.exe", "of no kind that can be read; allowed are .md"), (b"text", "noname", "of no kind"),
+    (
+        b"{}", "a.jsonl",
+        "holds many documents, one a line, and an upload is one; add them with: agentic-retriever index add",
+    ),
+    (b"", "a.md", "is empty"), (b"x" * 2_000_000, "a.txt", "larger than 1 MB"), (b"text", "..", "cannot be used"),
+    (b"text", "x/.md", "cannot be used|of no kind"), (b"text", "a" * 300 + ".md", "cannot be used"),
+    (b"text", None, "need a filename"),
+])  # fmt: skip
 def test_what_cannot_be_taken_is_refused_and_leaves_nothing(local_bench, content, name, said):
     made = local_bench.open(max_file_mb=1.0)
     with pytest.raises(errors.SourceError, match=said):
@@ -158,13 +154,10 @@ def test_a_full_disk_refuses_an_upload_and_leaves_nothing(bench, monkeypatch):
     assert bench.documents.count() == 1
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "said"),
-    [
-        (b"no pdf", "a.pdf", "is no readable PDF; export it again"), (b"   \n", "a.txt", "holds only white space"),
-        (b"\0\1", "a.md", "is binary"), (b"PK broken", "a.docx", "a.docx"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "name", "said"), [
+    (b"no pdf", "a.pdf", "is no readable PDF; export it again"), (b"   \n", "a.txt", "holds only white space"),
+    (b"\0\1", "a.md", "is binary"), (b"PK broken", "a.docx", "a.docx"),
+])  # fmt: skip
 def test_a_document_that_cannot_be_read_fails_at_once_with_the_reason(local_bench, content, name, said):
     failed = local_bench.process(local_bench.upload(content, name))
     assert (failed.status, failed.total_chunks) == (DocumentStatus.FAILED, 0)
@@ -197,8 +190,7 @@ def test_a_switched_off_document_is_in_no_result_and_comes_back_without_embeddin
     assert (off.status, off.is_active, off.version) == (DocumentStatus.INACTIVE, False, cats.version)
     assert set(bench.found("cat sleeps", top_k=50)) == {dogs.id}
     index = bench.router.stored_index(INDEX)
-    assert index.count() == 1
-    assert {hit for hit, _ in index.keyword().search("cat", 10)} == set()
+    assert (index.count(), {hit for hit, _ in index.keyword().search("cat", 10)}) == (1, set())
     assert bench.documents.list(status="inactive") == [off] == bench.documents.list(is_active=False)
     assert bench.documents.deactivate(cats.id) == off
     with pytest.raises(errors.IndexingError, match="switched off; activate it first"):
@@ -228,8 +220,7 @@ def test_a_document_whose_kept_nodes_are_gone_is_processed_again_from_known_vect
     assert bench.documents.activate(cats.id).status is DocumentStatus.PENDING
     done = bench.documents.get(cats.id)
     assert bench.process(done).status is DocumentStatus.INDEXED
-    assert bench.found() == {cats.id: 1}
-    assert bench.embedded() == []
+    assert (bench.found(), bench.embedded()) == ({cats.id: 1}, [])
 
 
 def test_processing_again_embeds_only_what_changed_and_the_old_version_is_found_until_then(bench, monkeypatch):
@@ -240,8 +231,7 @@ def test_processing_again_embeds_only_what_changed_and_the_old_version_is_found_
     before = bench.found("cat sleeps", top_k=50)
     assert sum(before.values()) == cats.total_chunks
     done = bench.process(again)
-    assert (done.version, done.total_chunks) == (2, cats.total_chunks)
-    assert bench.embedded() == []
+    assert (done.version, done.total_chunks, bench.embedded()) == (2, cats.total_chunks, [])
     kept = bench.folder / "files" / cats.stored_filename
     kept.write_bytes(LONG + b"\n\n## Part 7\n\nThe dog barks at the postman. " * 4)
     seen = []
@@ -285,8 +275,7 @@ def test_what_is_known_can_be_corrected_at_once_and_stays(bench):
     assert (changed.tags, changed.document_type, changed.metadata["color"]) == (("a", "b"), "note", "red")
     assert "year" not in changed.metadata
     red = MetadataFilters(filters=[MetadataFilter(key="color", value="red")])
-    assert bench.found(filters=red) == {cats.id: 1}
-    assert bench.embedded() == []
+    assert (bench.found(filters=red), bench.embedded()) == ({cats.id: 1}, [])
     titled = bench.documents.update(cats.id, title="Felines of the house")
     assert (titled.title, titled.status) == ("Felines of the house", DocumentStatus.PENDING)
     assert bench.process(titled).status is DocumentStatus.INDEXED
@@ -332,8 +321,7 @@ def test_records_are_listed_newest_first_and_by_what_they_are(bench):
     assert [one.id for one in documents.list()] == [one.id for one in reversed(made)]
     assert [one.filename for one in documents.list(document_type="a", limit=2, offset=1)] == ["n2.md", "n0.md"]
     assert documents.count(tag="t1") == len(documents.list(tag="t1")) == 2
-    assert documents.count(tag='q"%') == 6
-    assert documents.count(tag="t") == 0
+    assert (documents.count(tag='q"%'), documents.count(tag="t")) == (6, 0)
     assert [one.filename for one in documents.list(search="N3")] == ["n3.md"]
     assert documents.list(search="%") == []
     assert documents.count(status="pending", index=INDEX) == 6
@@ -388,8 +376,7 @@ def test_documents_and_nodes_of_llamaindex_are_records_too(bench):
 def test_an_index_that_is_removed_takes_its_files_along(bench):
     bench.indexed()
     bench.router.remove_index(INDEX)
-    assert list((bench.folder / "files").iterdir()) == []
-    assert bench.documents.count() == 0
+    assert (list((bench.folder / "files").iterdir()), bench.documents.count()) == ([], 0)
 
 
 def test_a_file_beside_and_patterns_tell_of_a_document_and_filters_use_it(bench, tmp_path):

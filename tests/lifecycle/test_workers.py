@@ -187,8 +187,7 @@ def test_a_document_whose_correction_was_cut_off_is_written_again_by_the_next_wo
     catalog.begin([(catalog.get(record.doc_id), catalog.node_ids(record.doc_id))])  # and it is killed
     assert bench.documents.get(record.id).status is DocumentStatus.PROCESSING
     assert bench.process(record).status is DocumentStatus.INDEXED
-    assert catalog.counts().unfinished == 0
-    assert bench.found() == {record.id: 1}
+    assert (catalog.counts().unfinished, bench.found()) == (0, {record.id: 1})
 
 
 def test_a_catalog_that_goes_away_and_comes_back_is_waited_for(bench, monkeypatch):
@@ -336,8 +335,7 @@ def test_processes_that_share_a_catalog_and_a_server_process_each_document_once(
         server.close()
     assert run.returncode == 0, run.stderr[-2000:]
     told = json.loads(run.stdout)
-    assert told["processed"] == {"1": 18}
-    assert told["documents"] == {"indexed": 16, "failed": 2}
+    assert (told["processed"], told["documents"]) == ({"1": 18}, {"indexed": 16, "failed": 2})
     assert (told["same"], told["duplicates"], told["nodes"]) == (True, 0, told["stored"])
 
 

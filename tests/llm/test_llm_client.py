@@ -141,8 +141,7 @@ def test_waits_differ_between_callers_retry_after_is_read_and_more_than_three_re
             RetryPolicy(retries=retries)
     now = 1_700_000_000.0
     date = email.utils.formatdate(now + 7, usegmt=True)
-    assert retry_after_s({"retry-after": "3"}) == 3.0
-    assert retry_after_s({"retry-after": "-3"}) == 0.0
+    assert (retry_after_s({"retry-after": "3"}), retry_after_s({"retry-after": "-3"})) == (3.0, 0.0)
     assert retry_after_s({"retry-after": date}, now=lambda: now) == 7.0
     for text in ("", "soon", "nan", "inf", "Thu, 99 Foo"):
         assert retry_after_s({"retry-after": text}) is None
@@ -158,8 +157,7 @@ def retrying(llm, clock, **kwargs):
 def test_a_passing_failure_is_waited_out_and_a_refused_request_says_nothing_about_the_server(fake_clock):
     llm = FakeLLM([ConnectionError("x"), ConnectionError("x"), "Paris."])
     reply = retrying(llm, fake_clock).complete("q")
-    assert (reply.text, len(llm.prompts)) == ("Paris.", 3)
-    assert fake_clock.slept == [0.1875, 0.375]
+    assert (reply.text, len(llm.prompts), fake_clock.slept) == ("Paris.", 3, [0.1875, 0.375])
     assert reply.attempts[0].requests == 3
     assert reply.attempts[0].seconds == pytest.approx(0.5625)
 

@@ -68,8 +68,7 @@ def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_wh
     assert list(stream) == ["is [1]."]
     assert (stream.reply.text, stream.text) == ("Paris [1].", "Paris [1].")
     assert stream.reply.usd > 0
-    assert [a.failure for a in stream.reply.attempts] == [None]
-    assert list(stream) == []
+    assert ([a.failure for a in stream.reply.attempts], list(stream)) == ([None], [])
 
     class Cumulative(FakeLLM):
         def stream_complete(self, prompt, formatted=False, **kwargs):
@@ -178,8 +177,7 @@ def test_failure_before_the_first_piece_is_retried_and_the_breaker_forgives_read
     script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
     one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
     stream = stream_of(one)
-    assert list(stream) == ["ok"]
-    assert stream.reply.attempts[0].requests == 3
+    assert (list(stream), stream.reply.attempts[0].requests) == (["ok"], 3)
     breaker = Breaker(failures=1, cooldown_s=600)
     one = client_of(["a", "b", "c"], breaker=breaker)
     stream = stream_of(one)
@@ -326,6 +324,5 @@ def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_o
             gc.collect()
         return len(asyncio.all_tasks())
 
-    assert asyncio.run(run()) == 1
-    assert client.order()[0].endpoint.breaker.failed == 0
+    assert (asyncio.run(run()), client.order()[0].endpoint.breaker.failed) == (1, 0)
     wait_until_free(server, before)

@@ -56,8 +56,7 @@ def test_first_tier_by_complexity_context_and_wish(needs, order):
     tiers = three()
     assert [client.model for client in tiers.order(*([needs] if needs else []))] == order.split()
     reply = tiers.complete("q", needs=needs)
-    assert reply.model == order.split()[0]
-    assert [a.model for a in reply.attempts] == order.split()[:1]
+    assert (reply.model, [a.model for a in reply.attempts]) == (order.split()[0], order.split()[:1])
     assert (tiers.tier, tiers.model) == (Tier.PRIMARY, "llama")
 
 
@@ -124,8 +123,7 @@ def test_costs_compare_with_the_cloud_model_and_a_budget_excludes_what_may_cost_
     replies = [tiers.complete("x" * 400, needs=TierNeeds(force_cloud=cloud)) for cloud in (False, True)]
     report = tiers.costs(spent_on([attempt for reply in replies for attempt in reply.attempts]))
     one = 100 * 1.0 / 1e6 + 1 * 2.0 / 1e6
-    assert report.usd == pytest.approx(one)
-    assert report.cloud_only_usd == pytest.approx(2 * one)
+    assert (report.usd, report.cloud_only_usd) == (pytest.approx(one), pytest.approx(2 * one))
     assert (report.local_share, report.unpriced_calls) == (0.5, 0)
     poor = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0))
     reply = tiers.complete("q", needs=poor)
@@ -210,8 +208,7 @@ def test_twenty_hung_calls_do_not_stop_other_work(gate):
     for thread in threads:
         thread.join()
     assert time.monotonic() - started < 1.5 + 0.5
-    assert kinds.count(FailureKind.OVERLOADED) == 16
-    assert kinds.count(FailureKind.TIMEOUT) == 4
+    assert (kinds.count(FailureKind.OVERLOADED), kinds.count(FailureKind.TIMEOUT)) == (16, 4)
 
 
 def test_defects_are_not_swallowed():
@@ -379,17 +376,14 @@ def test_the_packaged_prices_are_of_current_models_and_no_older_than_they_were_c
 WRONG = '{"models": {"a/b": {"in": 1, "out": 1, '
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", ""), ("[]", ""), ("{}", ""), ('{"models": []}', ""), ("[" * 100_000, ""), ('{"models": {"a/b": 3}}', ""),
-        ('{"models": {"a/b": {"in": -1, "out": 0}}}', ""), ('{"models": {"a/b": {"in": true, "out": 0}}}', ""),
-        ('{"models": {"a/b": {"in": NaN, "out": 0}}}', ""), ('{"models": {"a/b": {"in": 1}}}', ""),
-        (WRONG + '"context": "big"}}}', ""), (WRONG + '"context": true}}}', ""), ('{"models": {}, "as_of": 2030}', ""),
-        (WRONG + '"contxt": 8000}}}', ": unknown key 'contxt'; did you mean 'context'?"),
-        ('{"models": {}, "as-of": "2030-01-01"}', ": unknown key 'as-of'; did you mean 'as_of'?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "told"), [
+    ("", ""), ("[]", ""), ("{}", ""), ('{"models": []}', ""), ("[" * 100_000, ""), ('{"models": {"a/b": 3}}', ""),
+    ('{"models": {"a/b": {"in": -1, "out": 0}}}', ""), ('{"models": {"a/b": {"in": true, "out": 0}}}', ""),
+    ('{"models": {"a/b": {"in": NaN, "out": 0}}}', ""), ('{"models": {"a/b": {"in": 1}}}', ""),
+    (WRONG + '"context": "big"}}}', ""), (WRONG + '"context": true}}}', ""), ('{"models": {}, "as_of": 2030}', ""),
+    (WRONG + '"contxt": 8000}}}', ": unknown key 'contxt'; did you mean 'context'?"),
+    ('{"models": {}, "as-of": "2030-01-01"}', ": unknown key 'as-of'; did you mean 'as_of'?"),
+])  # fmt: skip
 def test_a_broken_file_is_named_and_a_misspelt_key_told_with_what_was_meant(tmp_path, text, told):
     path = tmp_path / "mine.json"
     path.write_text(text)

@@ -125,16 +125,13 @@ def test_the_store_s_own_nodes_stay_as_they_are(kind, make_index, settings):
 
 
 @STRATEGIES
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        ({"query": ""}, InvalidQueryError), ({"query": None}, InvalidQueryError),
-        ({"query": "x" * 20_001}, InvalidQueryError), ({"top_k": 0}, InvalidQueryError),
-        ({"top_k": 10_001}, InvalidQueryError), ({"query_vector": (1.0, math.nan)}, InvalidQueryError),
-        ({"filters": where("", 1)}, FilterError), ({"timeout_s": 0}, DeadlineExceededError),
-        ({"timeout_s": math.nan}, DeadlineExceededError),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("request_", "error"), [
+    ({"query": ""}, InvalidQueryError), ({"query": None}, InvalidQueryError),
+    ({"query": "x" * 20_001}, InvalidQueryError), ({"top_k": 0}, InvalidQueryError),
+    ({"top_k": 10_001}, InvalidQueryError), ({"query_vector": (1.0, math.nan)}, InvalidQueryError),
+    ({"filters": where("", 1)}, FilterError), ({"timeout_s": 0}, DeadlineExceededError),
+    ({"timeout_s": math.nan}, DeadlineExceededError),
+])  # fmt: skip
 def test_requests_are_checked_before_any_work(kind, index, settings, request_, error):
     with pytest.raises(error):
         ask(kind(index, settings), **request_)
@@ -148,8 +145,7 @@ def test_a_known_vector_is_not_computed_again(kind, index, settings):
     index.embedding.timeouts.clear()
     assert pairs(ask(adapter, query_vector=vector)) == expected
     assert pairs(adapter.retrieve(QueryBundle(QUERY, embedding=list(vector)))) == expected
-    assert index.embedding.timeouts == []
-    assert len(ask(adapter, top_k=10_000).nodes) == 9
+    assert (index.embedding.timeouts, len(ask(adapter, top_k=10_000).nodes)) == ([], 9)
 
 
 @STRATEGIES
@@ -404,8 +400,7 @@ def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(copied, node):
     assert made.to_dict() == deep.to_dict()
     assert not {id(part) for part in changeable(made)} & {id(part) for part in changeable(node)}
     deface(made)
-    assert picture(node) == before
-    assert copied(node) == deep
+    assert (picture(node), copied(node)) == (before, deep)
 
 
 @given(NODES)

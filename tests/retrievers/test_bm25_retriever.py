@@ -41,11 +41,9 @@ def test_it_is_what_llamaindex_expects_and_may_be_asked_for_more_than_there_is()
     retriever = BM25Retriever(contract_nodes())
     assert isinstance(retriever, LlamaBM25Retriever)
     best = retriever.retrieve(QUERY)[0]
-    assert source_scores(best) == {"bm25": best.score}
-    assert retriever.similarity_top_k == 2
+    assert (source_scores(best), retriever.similarity_top_k) == ({"bm25": best.score}, 2)
     retriever = BM25Retriever(nodes_of("red apple", "green apple"), similarity_top_k=10)
-    assert len(retriever.retrieve("apple")) == 2
-    assert retriever.similarity_top_k == 10
+    assert (len(retriever.retrieve("apple")), retriever.similarity_top_k) == (2, 10)
 
 
 @pytest.mark.parametrize("texts", [(), ("",), ("the of and", "  "), ("red pear", "green pear")])
@@ -54,13 +52,10 @@ def test_no_node_without_a_word_of_the_question(texts, query):
     assert BM25Retriever.from_defaults(nodes=nodes_of(*texts)).retrieve(query) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("แมวนั่งอยู่บนเสื่อ", "แมว"), ("量子力学入门", "量子"), ("猫が座る", "猫"), ("बिल्ली चटाई पर", "बिल्ली"),
-        ("القطة على الحصيرة", "القطة"), ("written in C", "C"), ("written in C++", "C++"), ("part A-12", "A-12"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "query"), [
+    ("แมวนั่งอยู่บนเสื่อ", "แมว"), ("量子力学入门", "量子"), ("猫が座る", "猫"), ("बिल्ली चटाई पर", "बिल्ली"),
+    ("القطة على الحصيرة", "القطة"), ("written in C", "C"), ("written in C++", "C++"), ("part A-12", "A-12"),
+])  # fmt: skip
 def test_words_of_every_script_and_codes_are_found(text, query):
     retriever = BM25Retriever(nodes_of("something else", "หมาวิ่ง 学校 犬 कुत्ता كلب", text))
     best = retriever.retrieve(query)[0]

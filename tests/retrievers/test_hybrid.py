@@ -91,8 +91,7 @@ def test_fusion_equals_the_plain_definition(method, lists, weights):
     before = repr((lists, weights))
     fused = fuse(method, lists, weights)
     expected = plain_fusion(method.value, lists, weights)
-    assert dict(fused) == pytest.approx(expected, abs=1e-9)
-    assert len(fused) == len(expected)
+    assert (dict(fused), len(fused)) == (pytest.approx(expected, abs=1e-9), len(expected))
     assert fused == sorted(fused, key=lambda pair: (-pair[1], pair[0]))
     assert all(math.isfinite(score) for _, score in fused)
     assert repr((lists, weights)) == before
@@ -160,8 +159,7 @@ def test_extreme_numbers_give_finite_scores_in_the_unit_interval(entries):
 @pytest.mark.parametrize("weights", [{}, {"two": 1.0}, {"one": -0.1}, {"one": math.nan}, {"one": math.inf}])
 @pytest.mark.parametrize("method", list(Fusion))
 def test_nothing_gives_nothing_and_bad_weights_are_refused(method, weights):
-    assert fuse(method, {}, {}) == []
-    assert fuse(method, {"one": [], "two": []}, {"one": 1, "two": 1}) == []
+    assert (fuse(method, {}, {}), fuse(method, {"one": [], "two": []}, {"one": 1, "two": 1})) == ([], [])
     with pytest.raises(ConfigError, match="source 'one'"):
         fuse(method, {"one": [("a", 1.0)]}, weights)
 
@@ -283,21 +281,18 @@ def test_models_are_saved_and_loaded_and_files_of_fits_without_judgments_read(tm
         assert FusionModel.from_dict(told) == model
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"format": "2"}, "format must be 2, got '2'"), ({"alpha": 1.1}, "alpha must be less than or equal to 1, got"),
-        ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": "1"}, "slope"), ({"reach": 2}, "reach"),
-        ({"format": 1}, "format must be 2"), ({"slope": -0.1}, "slope must be greater than or equal to 0, got '-0.1'"),
-        ({"pivot": None}, "pivot must be a valid number"), ({"pivot": math.inf}, "pivot must be a finite number"),
-        ({"more": 1}, "missing or unknown: more"), ({"trained_on": []}, "trained_on must be an object"),
-        ({"trained_on": {"dataset": "d"}}, "trained_on must be an object"),
-        (b'{"alpha": 1}', "missing or unknown: format, pivot, reach, slope, trained_on;"),
-        ({"trained_on": {**asdict(TRAINED), "rows": -1}}, "trained_on.rows"),
-        ({"trained_on": {**asdict(TRAINED), "index": 1}}, "trained_on.index"),
-        *((junk, "fusion.json") for junk in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"alpha": NaN}')),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "told"), [
+    ({"format": "2"}, "format must be 2, got '2'"), ({"alpha": 1.1}, "alpha must be less than or equal to 1, got"),
+    ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": "1"}, "slope"), ({"reach": 2}, "reach"),
+    ({"format": 1}, "format must be 2"), ({"slope": -0.1}, "slope must be greater than or equal to 0, got '-0.1'"),
+    ({"pivot": None}, "pivot must be a valid number"), ({"pivot": math.inf}, "pivot must be a finite number"),
+    ({"more": 1}, "missing or unknown: more"), ({"trained_on": []}, "trained_on must be an object"),
+    ({"trained_on": {"dataset": "d"}}, "trained_on must be an object"),
+    (b'{"alpha": 1}', "missing or unknown: format, pivot, reach, slope, trained_on;"),
+    ({"trained_on": {**asdict(TRAINED), "rows": -1}}, "trained_on.rows"),
+    ({"trained_on": {**asdict(TRAINED), "index": 1}}, "trained_on.index"),
+    *((junk, "fusion.json") for junk in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"alpha": NaN}')),
+])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named(tmp_path, change, told):
     path = tmp_path / "fusion.json"
     changed = change if isinstance(change, bytes) else json.dumps({**DEFAULT_FUSION.to_dict(), **change}).encode()
@@ -412,8 +407,7 @@ def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(zebra, make_setti
 
     monkeypatch.setattr(type(zebra.vector_store), "get_nodes", unreadable)
     result = ask(retrievers.HybridRetriever(zebra, settings), "zebra", 60)
-    assert pairs(result) == pairs(expected)
-    assert [d.step for d in result.degraded] == ["hybrid.keyword"]
+    assert (pairs(result), [d.step for d in result.degraded]) == (pairs(expected), ["hybrid.keyword"])
     no_model(zebra)
     with pytest.raises(RetrievalError) as caught:
         ask(retrievers.HybridRetriever(zebra, settings), "zebra", 60)
@@ -437,8 +431,7 @@ def test_a_filter_that_leaves_one_gives_exactly_that_one(top_k, index, settings)
     adapter = retrievers.HybridRetriever(index, settings)
     found = ids(ask(adapter, QUERY, top_k, where("year", 2024)))
     assert set(found) <= {"n01", "n08"}
-    assert found[0] == "n08"
-    assert ids(ask(adapter, QUERY, top_k, where("year", 2019))) == ["n02"]
+    assert (found[0], ids(ask(adapter, QUERY, top_k, where("year", 2019)))) == ("n08", ["n02"])
 
 
 def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_ranking(make_index, settings, no_model):

@@ -82,8 +82,7 @@ def test_a_question_that_cannot_be_split_gives_what_the_inner_strategy_gives(ind
     adapter, inner = planner(index, settings, degraded=[Degradation(step="s", reason="r", fallback="f")])
     got, expected = (ask(one, "gas price", 2, timeout_s=60) for one in (adapter, HybridRetriever(index, settings)))
     assert [(n.node.to_json(), n.score) for n in got.nodes] == [(n.node.to_json(), n.score) for n in expected.nodes]
-    assert [r.query for r in inner.requests] == ["gas price"]
-    assert got.degraded == inner.degraded
+    assert ([r.query for r in inner.requests], got.degraded) == (["gas price"], inner.degraded)
     assert pairs(ask(PlannerRetriever(index, settings), "gas price", 2)) == pairs(expected)
 
 
@@ -175,8 +174,7 @@ def test_the_score_is_similarity_and_overlap():
     similarity, overlap = result.sources["similarity"], result.sources["overlap"]
     got = {n.node_id: (n.score, similarity[n.node_id], overlap[n.node_id]) for n in result.nodes}
     assert got["a"] == ((1.0 + 1) / 2, 1.0, 1.0)  # the best of the first leads, as that of the second does
-    assert got["b"] == ((0.7 * 1.0 + 0.3 * 0.5 + 1) / 2, 1.0, 0.5)
-    assert got["c"] == (0.0, 0.0, 0.0)
+    assert (got["b"], got["c"]) == (((0.7 * 1.0 + 0.3 * 0.5 + 1) / 2, 1.0, 0.5), (0.0, 0.0, 0.0))
 
 
 def test_every_question_keeps_its_best_node_and_nodes_name_the_questions():
@@ -188,8 +186,7 @@ def test_every_question_keeps_its_best_node_and_nodes_name_the_questions():
     before = (source := hit("a", 0.9)).node.to_json()
     found = {"part": [source, hit("b", 0.1)], "q": [hit("a", 0.3), hit("c", 0.2)]}
     parts = {c.node.node_id: details(c)[PARTS_KEY] for c in merged(found)}
-    assert parts == {"a": ["q", "part"], "b": ["part"], "c": ["q"]}
-    assert source.node.to_json() == before
+    assert (parts, source.node.to_json()) == ({"a": ["q", "part"], "b": ["part"], "c": ["q"]}, before)
 
 
 ANY_SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True)
@@ -210,18 +207,15 @@ def test_any_lists_give_finite_unique_candidates(lists, top_k):
 TWO = ["margin in 2024", "margin in 2025"]
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        '["margin in 2024", "margin in 2025"]',
-        'Sure! Here is the plan:\n```json\n["margin in 2024",\n "margin in 2025"]\n```',
-        '<think>[1] or ["no"]?</think>["margin in 2024", "margin in 2025"]',
-        '[{"question": "margin in 2024", "tool": "unknown_index"}, {"question": "margin in 2025"}]',
-        '{"items": [{"sub_question": "margin in 2024"}, {"sub_question": "margin in 2025"}]}',
-        "1. margin in 2024\n2. margin in 2025", "Plan:\n- margin in 2024\n* margin in 2025\nDone.",
-        'As in [1]:\n["margin in 2024", null, 7, "", "margin in 2025"]',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("reply", [
+    '["margin in 2024", "margin in 2025"]',
+    'Sure! Here is the plan:\n```json\n["margin in 2024",\n "margin in 2025"]\n```',
+    '<think>[1] or ["no"]?</think>["margin in 2024", "margin in 2025"]',
+    '[{"question": "margin in 2024", "tool": "unknown_index"}, {"question": "margin in 2025"}]',
+    '{"items": [{"sub_question": "margin in 2024"}, {"sub_question": "margin in 2025"}]}',
+    "1. margin in 2024\n2. margin in 2025", "Plan:\n- margin in 2024\n* margin in 2025\nDone.",
+    'As in [1]:\n["margin in 2024", null, 7, "", "margin in 2025"]',
+])  # fmt: skip
 def test_plans_are_read_in_any_usual_form(reply):
     client, _ = client_of(reply)
     assert list(plan_by_model(client, "margins?", timeout_s=5)) == TWO
@@ -342,15 +336,12 @@ def test_questions_are_split_into_these_parts(query, parts):
     assert split_question(query) == parts
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "how long do I have to hand in my receipts", "Explícame el capítulo completo",
-        "Where is the city where Ana was born?", "Compare", "compare apples",
-        "What can I pay at most for a room when I visit our office in Denver?", "เกี่ยวกับค่าธรรมเนียม เท่ากับเท่าไร",
-        "แต่ละแปลงมีส่วนราชการกำกับดูแลอะไร", "", "?!", "\ud800 \x00",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("query", [
+    "how long do I have to hand in my receipts", "Explícame el capítulo completo",
+    "Where is the city where Ana was born?", "Compare", "compare apples",
+    "What can I pay at most for a room when I visit our office in Denver?", "เกี่ยวกับค่าธรรมเนียม เท่ากับเท่าไร",
+    "แต่ละแปลงมีส่วนราชการกำกับดูแลอะไร", "", "?!", "\ud800 \x00",
+])  # fmt: skip
 def test_questions_that_ask_one_thing_are_left_alone(query):
     assert split_question(query) == ()
 
@@ -411,14 +402,11 @@ def test_shipped_tables_are_whole_and_have_the_form_that_texts_are_brought_to():
                 assert folded(entry) == entry.replace("\\W", "\\w").replace("\\S", "\\s"), (language, name, entry)
 
 
-@pytest.mark.parametrize(
-    ("data", "told"),
-    [
-        ({**a_table(), "clauses": []}, "must be an object with the keys"), (a_table(more=[]), "more"),
-        (a_table(joints="and"), "joints must be a list"), (a_table(joints=[""]), "joints must be a list"),
-        (a_table(versus=["("]), "versus holds something that is no regular expression"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "told"), [
+    ({**a_table(), "clauses": []}, "must be an object with the keys"), (a_table(more=[]), "more"),
+    (a_table(joints="and"), "joints must be a list"), (a_table(joints=[""]), "joints must be a list"),
+    (a_table(versus=["("]), "versus holds something that is no regular expression"),
+])  # fmt: skip
 def test_a_damaged_table_names_file_and_key(data, told):
     with pytest.raises(errors.ConfigError, match=r"languages/xx\.json") as caught:
         parse_table(data, file="languages/xx.json")

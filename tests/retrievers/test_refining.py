@@ -57,9 +57,7 @@ def test_the_defaults_only_cut_and_neighbours_come_last(run):
     got, degraded = run()
     assert got == NODES[:3]
     assert all(one is other for one, other in zip(got, NODES, strict=False))
-    assert degraded == ()
-    assert dump(NODES) == before
-    assert run(top_k=100)[0] == NODES
+    assert (degraded, dump(NODES), run(top_k=100)[0]) == ((), before, NODES)
     got, _ = run(expand_neighbours=1, neighbours=lambda node: [hit("beside", None).node])
     assert ids(got) == ["n0", "n1", "n2", "beside"]
 
@@ -73,16 +71,14 @@ def test_a_reranker_sees_top_k_or_more_and_has_half_of_the_time(run, monkeypatch
     monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
     reranker = Reversing()
     got, _ = run(reranker, query="about 5", top_k=2)
-    assert reranker.calls[0][0] == ["n0", "n1", "n2", "n3"]
-    assert ids(got) == ["n3", "n2"]
+    assert (reranker.calls[0][0], ids(got)) == (["n0", "n1", "n2", "n3"], ["n3", "n2"])
 
 
 def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
     (own, unasked), (given, asked) = client_of("1"), client_of("2, 1")
     made = refining.Refining(RouterConfig(reranker="llm"), own)
     got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=down, neighbours=down, model=given)
-    assert ids(got) == ["n1", "n0"]
-    assert (len(unasked.prompts), len(asked.prompts)) == (0, 1)
+    assert (ids(got), len(unasked.prompts), len(asked.prompts)) == (["n1", "n0"], 0, 1)
 
 
 def test_steps_that_fail_are_named_and_diverse_nodes_come_in_the_order_of_their_scores(run):
@@ -130,14 +126,11 @@ def test_it_grows_with_complexity_within_the_limits(top_k, one, other):
     assert 1 <= low <= high <= 10_000
 
 
-@pytest.mark.parametrize(
-    ("values", "fall", "kept"),
-    [
-        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.5, 3), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.7, 5), ((1.0, 0.2, 0.1, 0.05, 0.0), 0.5, 5),
-        ((0.5, 0.5, 0.5, 0.5, 0.5), 0.1, 5), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.0, 5), ((1.0, 0.9, 0.8, 0.2, None), 0.1, 5),
-        ((math.inf, 0.9, 0.8, 0.2), 0.1, 4), ((), 0.5, 0), ((1.0,), 0.5, 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("values", "fall", "kept"), [
+    ((1.0, 0.9, 0.8, 0.2, 0.1), 0.5, 3), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.7, 5), ((1.0, 0.2, 0.1, 0.05, 0.0), 0.5, 5),
+    ((0.5, 0.5, 0.5, 0.5, 0.5), 0.1, 5), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.0, 5), ((1.0, 0.9, 0.8, 0.2, None), 0.1, 5),
+    ((math.inf, 0.9, 0.8, 0.2), 0.1, 4), ((), 0.5, 0), ((1.0,), 0.5, 1),
+])  # fmt: skip
 def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
     nodes = [hit(f"n{i}", value) for i, value in enumerate(values)]
     assert refining.stop_at_fall(nodes, fall) == nodes[:kept]  # the first three always stay
@@ -151,8 +144,7 @@ BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.88, "the approval of bra
 def test_words_lift_a_node_by_a_share_of_the_range_each():
     before = dump(BRAKES)
     got = refining.lift(BRAKES, ["approval"])
-    assert ids(got) == ["b", "a", "c"]
-    assert scores(got) == pytest.approx([0.88 + 0.05 * 0.8, 0.9, 0.1])
+    assert (ids(got), scores(got)) == (["b", "a", "c"], pytest.approx([0.88 + 0.05 * 0.8, 0.9, 0.1]))
     assert source_scores(got[0])["retrieved"] == 0.88
     assert got[1] is BRAKES[0]
     assert dump(BRAKES) == before
@@ -160,15 +152,12 @@ def test_words_lift_a_node_by_a_share_of_the_range_each():
     assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 0.96, "a": 0.9, "c": 0.14})
 
 
-@pytest.mark.parametrize(
-    ("words", "order"),
-    [
-        # Endings and letter case do not matter.
-        (["Approvals"], "bac"), (["approval of brakes"], "bac"),
-        # What the node does not have changes nothing.
-        (["seat belt"], "abc"), (["of the"], "abc"), (["proval"], "abc"), ([], "abc"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "order"), [
+    # Endings and letter case do not matter.
+    (["Approvals"], "bac"), (["approval of brakes"], "bac"),
+    # What the node does not have changes nothing.
+    (["seat belt"], "abc"), (["of the"], "abc"), (["proval"], "abc"), ([], "abc"),
+])  # fmt: skip
 def test_a_word_counts_where_a_node_has_it(words, order):
     got = refining.lift(BRAKES, words)
     assert ids(got) == [*order]
@@ -217,8 +206,7 @@ def test_expansion_stays_in_the_section_the_limit_and_the_callers_filters(index)
     around = refining.section_neighbours(index, width=5)
     assert [n.node_id for n in around(hits_of(index, "d#3")[0].node)] == ["d#0", "d#1", "d#2", "d#3"]
     assert [n.node_id for n in around(hits_of(index, "d#4")[0].node)] == ["d#4"]
-    assert list(around(hits_of(index, "alone")[0].node)) == []
-    assert list(around(chunk("gone", 1))) == []
+    assert (list(around(hits_of(index, "alone")[0].node)), list(around(chunk("gone", 1)))) == ([], [])
     around = refining.section_neighbours(index, width=5)
     assert ids(refining.expand(hits_of(index, "d#1", "e#1"), around, limit=1)) == ["d#1", "e#1", "d#0"]
     assert ids(refining.expand(hits_of(index, "d#1"), around, limit=0)) == ["d#1"]
@@ -348,22 +336,18 @@ def test_nodes_come_in_the_new_order_as_copies(name, given, reranker):
     before = dump(THREE)
     made, _ = llm_reranker(given) if name == "llm" else reranker(name, given)
     got = made.rerank("q", THREE, 5.0)
-    assert ids(got) == ["c", "a", "b"]
-    assert scores(got) == sorted(scores(got), reverse=True)
+    assert (ids(got), scores(got)) == (["c", "a", "b"], sorted(scores(got), reverse=True))
     assert all(math.isfinite(score) for score in scores(got))
     assert [source_scores(entry)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
     assert dump(THREE) == before
     assert made.rerank("q", [], 5.0) == []
 
 
-@pytest.mark.parametrize(
-    ("reply", "order"),
-    [
-        ("3, 1, 2", [3, 1, 2]), ("[3] > [1] > [2]", [3, 1, 2]), ("[3, 1]", [3, 1]), ("```json\n[3, 1]\n```", [3, 1]),
-        ("Of the 3 passages these help:\n2, 3\nDone in 1 step.", [2, 3]), ("3\n1\n2", [3, 1, 2]),
-        ("Best is 2, then passage 3.", [2, 3]), ("0, 99, -1, 2, 2, 3", [1, 2, 3]), ("2.5 stars for 3", [3]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reply", "order"), [
+    ("3, 1, 2", [3, 1, 2]), ("[3] > [1] > [2]", [3, 1, 2]), ("[3, 1]", [3, 1]), ("```json\n[3, 1]\n```", [3, 1]),
+    ("Of the 3 passages these help:\n2, 3\nDone in 1 step.", [2, 3]), ("3\n1\n2", [3, 1, 2]),
+    ("Best is 2, then passage 3.", [2, 3]), ("0, 99, -1, 2, 2, 3", [1, 2, 3]), ("2.5 stars for 3", [3]),
+])  # fmt: skip
 def test_orders_are_read_in_any_usual_form(reply, order):
     assert refining.parse_order(reply, 3) == order
 
@@ -394,8 +378,7 @@ def test_the_prompt_is_bounded_and_framed_and_one_node_needs_none():
     assert llm.prompts[0].count("<<k3v9q2xz passage") == refining.MAX_PASSAGES
     assert llm.prompts[0].rindex("which?") < llm.prompts[0].index("Order the passages")
     reranker, llm = llm_reranker("1")
-    assert reranker.rerank("q", THREE[:1], 5) == THREE[:1]
-    assert llm.prompts == []
+    assert (reranker.rerank("q", THREE[:1], 5), llm.prompts) == (THREE[:1], [])
 
 
 def test_the_cross_encoder_is_loaded_once_and_cohere_asked_once_without_retries(reranker):

@@ -124,8 +124,7 @@ def doc_ids(retrieval):
 
 def test_values_and_ranges_become_filters_and_an_impossible_one_is_dropped_and_named(router):
     retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
-    assert doc_ids(retrieval) == ["a"]
-    assert len(retrieval.understood) == 3
+    assert (doc_ids(retrieval), len(retrieval.understood)) == (["a"], 3)
     assert not retrieval.degraded
     retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่ หลังปี 2599", strategy="metadata")
     assert doc_ids(retrieval) == ["a"]
@@ -321,8 +320,7 @@ def test_leaves_are_merged_from_the_ratio_on_and_score_below_one():
     assert (chunks["a"].leaf_score, chunks["a"].is_merged) == (0.8, True)
     assert (chunks["b"].score, chunks["c"].score, chunks["d"].score) == (0.82, 0.81, 0.5)
     assert not chunks["c"].is_merged
-    assert [c.chunk_id for c in merged(hits, 1.0)] == ["b", "c", "a", "d"]
-    assert merged([], 0.5) == []
+    assert ([c.chunk_id for c in merged(hits, 1.0)], merged([], 0.5)) == (["b", "c", "a", "d"], [])
     (chunk,) = merged([hit("a", 1.0, leaf=i) for i in range(4)])
     assert chunk.score == 1.0
     (chunk,) = merged([hit("a", -0.5, leaf=i) for i in range(4)])
@@ -405,13 +403,11 @@ def test_circles_self_links_missing_targets_and_long_chains_end(make_index, sett
     nodes.append(IndexNode(id_="pointer", text="points to itself", index_id="pointer"))
     nodes.append(IndexNode(id_="forward", text="points to a link", index_id="k0001"))
     result = ask(following(1_000, make_index(nodes), settings), "link 0 of the chain", top_k=4)
-    assert sorted(ids(result)) == ["forward", "k0000", "k0001", "pointer"]
-    assert result.degraded == ()
+    assert (sorted(ids(result)), result.degraded) == (["forward", "k0000", "k0001", "pointer"], ())
     limit = sys.getrecursionlimit()
     index = make_index(linked(1_000))
     result = ask(following(1_000, index, settings), "link 5 of the chain", top_k=50)
-    assert len(result.nodes) == 50
-    assert sys.getrecursionlimit() == limit
+    assert (len(result.nodes), sys.getrecursionlimit()) == (50, limit)
     json.dumps([n.score for n in result.nodes])
 
 
@@ -428,8 +424,7 @@ def test_a_deadline_or_failing_store_while_following_gives_what_was_found(
 
     index.hierarchy = slow
     result = ask(adapter, "speeding drivers of red lorries", top_k=1)
-    assert ids(result) == ["law-1"]
-    assert [d.step for d in result.degraded] == ["recursive.references"]
+    assert (ids(result), [d.step for d in result.degraded]) == (["law-1"], ["recursive.references"])
     index = make_index(LAW)
     adapter = RecursiveRetriever(index, settings)
     query = type(index.vector_store).query
@@ -453,8 +448,7 @@ def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, setti
         node.start_char_idx, node.end_char_idx = 1_000, 1_000 + len(node.text)
     adapter = ChunkDecouplingRetriever(make_whole_index(nodes), settings)
     best = ask(adapter, "violet lantern hangs above door nine").nodes[0]
-    assert best.node_id == "c0"
-    assert best.node.text == nodes[0].text
+    assert (best.node_id, best.node.text) == ("c0", nodes[0].text)
     assert (best.node.start_char_idx, best.node.end_char_idx) == (1_000, 1_000 + len(nodes[0].text))
     span = details(best)[SPAN_KEY]
     assert "violet lantern" in best.node.text[span["start"] : span["end"]]

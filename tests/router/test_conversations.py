@@ -56,8 +56,7 @@ async def ask(router, way, query, **wanted):
 async def test_a_follow_up_is_answered_in_the_light_of_its_conversation(router, way):
     first = await ask(router, way, FIRST, conversation_id="one")
     then = await ask(router, way, THEN, conversation_id="one")
-    assert first.understood_as == ""
-    assert (then.route.query, then.understood_as) == (THEN, MEANT)
+    assert (first.understood_as, then.route.query, then.understood_as) == ("", THEN, MEANT)
     assert "12.20" in then.text
     last = await ask(router, way, "And how heavy may they be?", conversation_id="one")
     assert last.understood_as == "How heavy may the maximum length of trailers be?"  # by rules: no more than its words
@@ -127,21 +126,17 @@ def test_a_model_writes_the_question_out(make_with_model):
     )
     router.query(FIRST, conversation_id="one")
     answer = router.query(THEN, conversation_id="one")
-    assert answer.understood_as == MEANT
-    assert answer.usage.llm_calls == 2
+    assert (answer.understood_as, answer.usage.llm_calls) == (MEANT, 2)
     [prompt] = [one for one in model.prompts if "Write out a question" in one]
     assert FIRST in prompt
     assert THEN in prompt
 
 
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
-        ("", "cannot be used"), ("I\ncannot\nsay", "no question"), ('{"question": "What', "no question"),
-        ("[]", "no question"),
-        ('{"question": "What is the length of 77 trailers?"}', "a figure"), (LLMError("away"), "the call failed"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("reply", "why"), [
+    ("", "cannot be used"), ("I\ncannot\nsay", "no question"), ('{"question": "What', "no question"),
+    ("[]", "no question"),
+    ('{"question": "What is the length of 77 trailers?"}', "a figure"), (LLMError("away"), "the call failed"),
+])  # fmt: skip
 def test_rules_stand_in_for_a_model_that_fails(make_with_model, reply, why):
     router, _ = make_with_model(lambda prompt: reply if "Write out" in prompt else "The length is 12.20 metres. [1]")
     answer = router.query(THEN, turns=[Turn(query=FIRST)])
@@ -175,13 +170,10 @@ def test_other_replies_are_errors(reply):
         read_question(reply)
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"turns": "no"}, {"turns": [("a", "b")]}, {"conversation_id": 3}, {"conversation_id": "x" * 201},
-        {"user_id": None},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("wanted", [
+    {"turns": "no"}, {"turns": [("a", "b")]}, {"conversation_id": 3}, {"conversation_id": "x" * 201},
+    {"user_id": None},
+])  # fmt: skip
 def test_what_cannot_be_used_is_named(router, wanted):
     with pytest.raises(InvalidQueryError, match=next(iter(wanted))):
         router.query(FIRST, **wanted)

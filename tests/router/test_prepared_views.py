@@ -43,8 +43,7 @@ def test_no_query_builds_anything_and_what_needs_it_is_not_offered(unbuilt):
         answer = router.query("When does the ferry leave?", **asked)
         assert answer.route.strategy.name == "vector"
         assert "ferry" in answer.nodes[0].node.text
-    assert set(begun) == {"docs"}
-    assert router.index("docs").views == {View.CHUNKS}
+    assert (set(begun), router.index("docs").views) == ({"docs"}, {View.CHUNKS})
     withheld = answer.route.withheld
     assert withheld.keys() == {"hybrid", "planner", "metadata", "recursive", "chunk_decoupling", "summary"}
     assert "no words yet" in withheld["hybrid"]
@@ -172,15 +171,12 @@ def _question(text):
     return Question(query=text)
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("nowhere.json", "No such file"), ("{", "EOF"), ('{"more": {}}', "more: Extra inputs"),
-        ('{"boost": 1}', "boost: "),
-        ('{"expand": {"ISR": 5}}', "expand.ISR: "), ('{"expand": {"ISR": "!"}}', "letter or digit"),
-        ('{"expand": {"ISR": "%s"}}' % ("x" * 201), "at most 200 characters"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "told"), [
+    ("nowhere.json", "No such file"), ("{", "EOF"), ('{"more": {}}', "more: Extra inputs"),
+    ('{"boost": 1}', "boost: "),
+    ('{"expand": {"ISR": 5}}', "expand.ISR: "), ('{"expand": {"ISR": "!"}}', "letter or digit"),
+    ('{"expand": {"ISR": "%s"}}' % ("x" * 201), "at most 200 characters"),
+])  # fmt: skip
 def test_terms_that_cannot_be_read_are_named(make, text, told):
     with pytest.raises(ConfigError, match="domain_terms") as caught:
         make(config={"domain_terms": text})

@@ -280,8 +280,7 @@ def test_a_stated_condition_decides_and_one_that_cannot_be_read_does_not(papers)
     assert found.route.strategy.name == "metadata"
     assert found.strategy is Strategy.METADATA
     assert found.understood
-    assert {node.node.ref_doc_id for node in found.nodes} == {"Prieve", "Pooch"}
-    assert len(found.tried) == 1
+    assert ({node.node.ref_doc_id for node in found.nodes}, len(found.tried)) == ({"Prieve", "Pooch"}, 1)
     for question in ("5.13", "Page replacement, Prieve"):  # a number that is a value is no section's
         assert [node.node.ref_doc_id for node in papers.retrieve(question).nodes] == ["Prieve"]
     found = papers.retrieve(SALTON)
@@ -314,8 +313,7 @@ def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
     spending.add([usage(2, 0.015)])
     time.now = 0.5
     left = spending.left("writing")
-    assert (left.timeout_s, left.max_llm_calls) == (1.5, 1)
-    assert left.max_usd == pytest.approx(0.005)
+    assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (1.5, 1, pytest.approx(0.005))
     spending.add([usage(4, 1.0)])
     assert (spending.left("writing").max_llm_calls, spending.left("writing").max_usd) == (0, 0.0)
     time.now = 2.0
@@ -388,8 +386,7 @@ def test_the_order_of_each_strategy_stays(scores, data):
     cosines = {node_id: data.draw(st.floats(-1, 1)) for node_id in every}
     shares = {name: data.draw(st.floats(0, 1)) for name in results}
     nodes, origin = merge_by_cosine(results, shares, cosines=cosines, top_k=len(every))
-    assert sorted(ids(nodes)) == sorted(every)
-    assert set(origin) == set(every)
+    assert (sorted(ids(nodes)), set(origin)) == (sorted(every), set(every))
     ranked = [(-(n.score or 0.0), n.node.node_id) for n in nodes]
     assert ranked == sorted(ranked)
     placed = {n.node.node_id: n.score for n in nodes}

@@ -87,8 +87,7 @@ def test_retrieval_obeys_pins_filters_and_top_k_and_gives_copies_best_first(rout
     assert (decision.strategy.name, decision.strategy.mode) == ("hybrid", "pinned")
     assert router.retrieve("cat", index="planets", strategy=Strategy.VECTOR).strategy is Strategy.VECTOR
     first = router.retrieve("the dog barks", top_k=2)
-    assert first.nodes[0].node.ref_doc_id == "dogs"
-    assert len(first.nodes) == 2
+    assert (first.nodes[0].node.ref_doc_id, len(first.nodes)) == ("dogs", 2)
     first.nodes[0].node.metadata["title"] = "spoiled"
     assert router.retrieve("the dog barks", top_k=2).nodes[0].node.metadata["title"] == "dogs"
     for strategy in ("vector", "hybrid"):
@@ -103,8 +102,7 @@ def test_retrieval_obeys_pins_filters_and_top_k_and_gives_copies_best_first(rout
 def test_the_cache_gives_copies_for_the_same_inputs_and_none_of_an_older_index(router):
     first = router.query(SLEEP)
     second = router.query("  How many hours does the cat   sleep? ")
-    assert (first.cached, second.cached) == (False, True)
-    assert second.text == first.text
+    assert (first.cached, second.cached, second.text) == (False, True, first.text)
     assert second.query_id != first.query_id
     second.nodes[0].node.metadata["title"] = "spoiled"
     assert router.query(SLEEP).nodes[0].node.metadata["title"] != "spoiled"
@@ -140,8 +138,7 @@ def test_a_model_writes_and_its_citations_are_checked_and_one_that_fails_leaves_
     assert answer.tier is Tier.PRIMARY
     assert "sixteen hours" in answer.text
     assert "[9]" not in answer.text
-    assert len(llm.prompts) == 1
-    assert answer.usage.to_dict()["llm_calls"] == 1
+    assert (len(llm.prompts), answer.usage.to_dict()["llm_calls"]) == (1, 1)
     router = make({"animals": documents(ANIMALS)}, llm=FakeLLM([ConnectionError("down with sk-canary")]))
     answer = router.query(SLEEP)
     assert answer.tier is Tier.EXTRACTIVE
@@ -590,8 +587,7 @@ def test_a_file_that_comes_changes_or_goes_changes_the_stamp(tmp_path, name):
         change()
         seen.append(stamp(tmp_path))
         assert seen[-1] != seen[-2]
-    assert seen[-1] == seen[0]
-    assert stamp(None) == ()
+    assert (seen[-1], stamp(None)) == (seen[0], ())
 
 
 def test_files_that_training_once_left_are_ignored(planets):

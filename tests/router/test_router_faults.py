@@ -428,10 +428,8 @@ def test_two_routers_share_answers_through_redis(make_tiers, ollama, redis_clien
         first.cache.close()
         asked = len(ollama.requests)
         shared = second.query(question)
-        assert (made.cached, shared.cached) == (False, True)
-        assert plain(shared) == plain(made)
-        assert shared.nodes[0].node.text == made.nodes[0].node.text
-        assert len(ollama.requests) == asked
+        assert (made.cached, shared.cached, plain(shared)) == (False, True, plain(made))
+        assert (shared.nodes[0].node.text, len(ollama.requests)) == (made.nodes[0].node.text, asked)
         assert second.cache.stats().store_hits == 1
         stream = make_tiers(**patient).stream(question)
         assert (list(stream), stream.answer.cached) == ([GOOD], True)
@@ -615,8 +613,7 @@ def test_orders_in_a_text_change_nothing_but_the_text(make_ordered, strategy):
     asked = [make_ordered(None, injected=injected) for injected in (False, True)]
     plain, ordered = (one.query(QUESTION, index="animals", strategy=strategy) for one in asked)
     for answer in (plain, ordered):
-        assert answer.route.index.names == ("animals",)
-        assert answer.route.strategy.name == strategy
+        assert (answer.route.index.names, answer.route.strategy.name) == (("animals",), strategy)
         assert {scored.node.ref_doc_id for scored in answer.nodes} <= set(ANIMALS)
     assert ordered.understood == plain.understood
     assert [step.step for step in ordered.degraded] == [step.step for step in plain.degraded]
@@ -654,8 +651,7 @@ def test_route_never_raises_and_chooses_what_is_there(routed, query, reply):
     for stage in (decision.index, decision.strategy):
         assert 0 <= stage.confidence <= 1
         assert 0 <= stage.margin <= 1
-        assert sum(stage.scores.values()) == pytest.approx(1)
-        assert next(iter(stage.scores)) == stage.name
+        assert (sum(stage.scores.values()), next(iter(stage.scores))) == (pytest.approx(1), stage.name)
     assert 0 <= decision.complexity_score <= 1
     assert not decision.diff(RouteDecision.from_dict(decision.to_dict()))
     str(router.explanation(decision))

@@ -60,8 +60,7 @@ def test_the_vector_decides_where_no_word_is_shared_and_the_words_where_no_vecto
 def test_an_unusable_vector_leaves_the_words(classifier, vector, boats, bread):
     words_alone = classifier.classify("rye flour and dough", [boats, bread], query_vector=None)
     selection = classifier.classify("rye flour and dough", [boats, bread], query_vector=vector)
-    assert selection.scores == words_alone.scores
-    assert selection.name == "bread"
+    assert (selection.scores, selection.name) == (words_alone.scores, "bread")
     assert "vector" in selection.reason
 
 
@@ -78,17 +77,14 @@ def test_equals_blanks_and_empty_indexes_are_decided_by_order(classifier, boats,
     for vector in (embed("ferry"), None):
         for order in ([boats, twin], [twin, boats]):
             selection = classifier.classify("ferry", order, query_vector=vector)
-            assert selection.name == order[0].name
-            assert selection.margin == 0.0
+            assert (selection.name, selection.margin) == (order[0].name, 0.0)
             assert selection.names == (order[0].name, order[1].name)
     blank = [make(name, ["..."], description="") for name in "abc"]
     blank = [replace(p, description_vector=np.zeros(0, np.float32)) for p in blank]
     selection = classifier.classify("?!", blank, query_vector=None)
-    assert selection.name == "a"
-    assert list(selection.scores.values()) == pytest.approx([1 / 3] * 3)
+    assert (selection.name, list(selection.scores.values())) == ("a", pytest.approx([1 / 3] * 3))
     selection = classifier.classify("x", [make("a", []), make("b", [])], query_vector=embed("x"))
-    assert selection.name == "a"
-    assert selection.names == ("a",)
+    assert (selection.name, selection.names) == ("a", ("a",))
     assert "every index is empty" in selection.reason
 
 
@@ -115,9 +111,7 @@ def test_a_small_margin_takes_the_second_along(boats, bread):
     query = "the oven in the harbour"
     narrow = ProfileClassifier(index_margin=0.0).classify(query, [boats, bread], query_vector=embed(query))
     wide = ProfileClassifier(index_margin=1.0).classify(query, [boats, bread], query_vector=embed(query))
-    assert narrow.names == (narrow.name,)
-    assert len(wide.names) == 2
-    assert wide.name == narrow.name
+    assert (narrow.names, len(wide.names), wide.name) == ((narrow.name,), 2, narrow.name)
     assert "searched too" in wide.reason
 
 

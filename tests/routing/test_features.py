@@ -38,22 +38,19 @@ def test_what_is_no_signal(signal, query):
     assert strengths(query)[signal] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("signal", "query"),
-    [
-        *(("codes", query) for query in CODES), *(("quoted", query) for query in QUOTED),
-        ("comparison", "Ketch versus yawl"), ("comparison", "¿qué diferencias hay entre los dos?"),
-        ("comparison", "รถไฟกับรถบัสต่างกันอย่างไร"), ("overview", "Summarise the annual report"),
-        ("overview", "dame un RESUMEN del informe"), ("overview", "ช่วยสรุปรายงานให้หน่อย"),
-        ("procedure", "the licence procedure, please"), ("procedure", "explícame el trámite paso a paso"),
-        ("procedure", "ขั้นตอนการขอใบอนุญาต"), ("detail", "under what exact conditions may a crew leave?"),
-        ("detail", "¿en qué condiciones se permite?"),
-        ("several_questions", "Who signs, what does it cost, and when is it due?"),
-        ("range", "flats between 40 and 60 square metres"), ("range", "coches de más de 10 años"),
-        ("range", "ที่ดินไม่เกิน 3 ไร่"), ("references", "what does article 17 say"), ("references", "el anexo III"),
-        ("references", "มาตรา 12 ว่าอย่างไร"), ("acronyms", "the DME limit"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("signal", "query"), [
+    *(("codes", query) for query in CODES), *(("quoted", query) for query in QUOTED),
+    ("comparison", "Ketch versus yawl"), ("comparison", "¿qué diferencias hay entre los dos?"),
+    ("comparison", "รถไฟกับรถบัสต่างกันอย่างไร"), ("overview", "Summarise the annual report"),
+    ("overview", "dame un RESUMEN del informe"), ("overview", "ช่วยสรุปรายงานให้หน่อย"),
+    ("procedure", "the licence procedure, please"), ("procedure", "explícame el trámite paso a paso"),
+    ("procedure", "ขั้นตอนการขอใบอนุญาต"), ("detail", "under what exact conditions may a crew leave?"),
+    ("detail", "¿en qué condiciones se permite?"),
+    ("several_questions", "Who signs, what does it cost, and when is it due?"),
+    ("range", "flats between 40 and 60 square metres"), ("range", "coches de más de 10 años"),
+    ("range", "ที่ดินไม่เกิน 3 ไร่"), ("references", "what does article 17 say"), ("references", "el anexo III"),
+    ("references", "มาตรา 12 ว่าอย่างไร"), ("acronyms", "the DME limit"),
+])  # fmt: skip
 def test_signals(signal, query):
     assert strengths(query)[signal] >= 0.7
 
@@ -144,17 +141,14 @@ def test_domain_terms_are_read_counted_and_lead_to_hybrid(deeds, all_cards):
     assert "domain terms" in chosen.reason
 
 
-@pytest.mark.parametrize(
-    ("query", "language", "wanted"),
-    [
-        ("which type approvals are there", "en", ["homologation"]), ("the approval of a type", "en", []),
-        ("what does UN R155 ask of ABS", "en", ["ABS", "R155"]),
-        ("homologation and type approval are one term", "en", ["homologation"]), ("the absolute truth", "en", []),
-        ("", "en", []), pytest.param("la homologacion de un coche", "es", ["homologación"], id="without accents"),
-        pytest.param("las HOMOLOGACIONES", "es", ["homologación"], id="in capitals"),
-        pytest.param("ค่าธรรมเนียมจดจำนองเท่าไร", "th", ["จดจำนอง"], id="inside text without spaces"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "language", "wanted"), [
+    ("which type approvals are there", "en", ["homologation"]), ("the approval of a type", "en", []),
+    ("what does UN R155 ask of ABS", "en", ["ABS", "R155"]),
+    ("homologation and type approval are one term", "en", ["homologation"]), ("the absolute truth", "en", []),
+    ("", "en", []), pytest.param("la homologacion de un coche", "es", ["homologación"], id="without accents"),
+    pytest.param("las HOMOLOGACIONES", "es", ["homologación"], id="in capitals"),
+    pytest.param("ค่าธรรมเนียมจดจำนองเท่าไร", "th", ["จดจำนอง"], id="inside text without spaces"),
+])  # fmt: skip
 def test_terms_are_found_by_any_form_and_ending(query, language, wanted):
     terms = TERMS if language == "en" else DomainTerms.parse(";".join(wanted))
     assert found(query, language, terms) == wanted

@@ -22,24 +22,21 @@ def choose(query, cards, profile=None, selector=SELECTOR):
     return selector.select(query, cards, features=routing.query_features(query, profile, score))
 
 
-@pytest.mark.parametrize(
-    ("query", "strategy"),
-    [
-        ("how long may I keep a borrowed bike", "vector"), ("¿cuándo abre la biblioteca los sábados?", "vector"),
-        ("ห้องสมุดเปิดกี่โมง", "vector"), ("what does alarm F-31 mean", "hybrid"),
-        ("who wrote the \"harbour rules\"", "hybrid"), ("¿qué dice el artículo 9 sobre el aparcamiento?", "hybrid"),
-        ("รหัส กข-19 คืออะไร", "hybrid"), ("Compare the day pass with the monthly pass in price and reach", "planner"),
-        ("¿Qué diferencia hay entre el abono diario y el mensual?", "planner"),
-        ("ตั๋ววันกับตั๋วเดือนต่างกันอย่างไร", "planner"),
-        ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
-        ("Give me an overview of the library rules", "summary"),
-        ("resumen del reglamento de la biblioteca", "summary"), ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
-        ("Describe the complete membership procedure step by step", "recursive"),
-        ("explica el procedimiento completo de alta paso a paso", "recursive"),
-        ("Under what conditions exactly is the deposit kept?", "chunk_decoupling"),
-        ("¿en qué condiciones exactas se pierde la fianza?", "chunk_decoupling"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "strategy"), [
+    ("how long may I keep a borrowed bike", "vector"), ("¿cuándo abre la biblioteca los sábados?", "vector"),
+    ("ห้องสมุดเปิดกี่โมง", "vector"), ("what does alarm F-31 mean", "hybrid"),
+    ("who wrote the \"harbour rules\"", "hybrid"), ("¿qué dice el artículo 9 sobre el aparcamiento?", "hybrid"),
+    ("รหัส กข-19 คืออะไร", "hybrid"), ("Compare the day pass with the monthly pass in price and reach", "planner"),
+    ("¿Qué diferencia hay entre el abono diario y el mensual?", "planner"),
+    ("ตั๋ววันกับตั๋วเดือนต่างกันอย่างไร", "planner"),
+    ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
+    ("Give me an overview of the library rules", "summary"),
+    ("resumen del reglamento de la biblioteca", "summary"), ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
+    ("Describe the complete membership procedure step by step", "recursive"),
+    ("explica el procedimiento completo de alta paso a paso", "recursive"),
+    ("Under what conditions exactly is the deposit kept?", "chunk_decoupling"),
+    ("¿en qué condiciones exactas se pierde la fianza?", "chunk_decoupling"),
+])  # fmt: skip
 def test_signals_lead_to_their_strategy(query, strategy, all_cards):
     assert choose(query, all_cards).name == strategy
 
@@ -52,8 +49,7 @@ def test_values_lead_to_metadata_by_both_tables(all_cards, deeds):
 def test_only_offered_strategies_are_chosen():
     cards = [make_card(Strategy.HYBRID), make_card(Strategy.VECTOR)]
     selection = choose("Give me an overview of the library rules", cards)
-    assert set(selection.scores) == {"vector", "hybrid"}
-    assert selection.name == "vector"
+    assert (set(selection.scores), selection.name) == ({"vector", "hybrid"}, "vector")
     assert choose("error E42", cards).name == "hybrid"
     cards = [make_card(Strategy.METADATA), make_card(Strategy.VECTOR)]
     assert choose("how long may I keep a borrowed bike", cards, selector=FUSED).name == "vector"
@@ -169,8 +165,7 @@ def test_round_robin_offers_each_in_turn_for_each_offer_and_fairly_over_threads(
 def test_both_tables_are_packaged_and_cover_strategies_and_signals():
     weights = routing.packaged_weights()
     spoken = {strategy for row in weights.signals.values() for strategy, weight in row.items() if weight > 0}
-    assert spoken | {Strategy.VECTOR} == set(Strategy)
-    assert set(weights.signals) == set(routing.FEATURES)
+    assert (spoken | {Strategy.VECTOR}, set(weights.signals)) == (set(Strategy), set(routing.FEATURES))
     assert routing.packaged_weights() is weights
     fused, plain = routing.fused_weights(), routing.packaged_weights()
     assert set(fused.signals) <= set(routing.FEATURES)
@@ -179,18 +174,15 @@ def test_both_tables_are_packaged_and_cover_strategies_and_signals():
     assert routing.fused_weights() is fused
 
 
-@pytest.mark.parametrize(
-    ("query", "strategy"),
-    [
-        ("how long may I keep a borrowed bike", "hybrid"), ("¿cuándo abre la biblioteca los sábados?", "hybrid"),
-        ("ห้องสมุดเปิดกี่โมง", "hybrid"), ("what does alarm F-31 mean", "hybrid"),
-        ("Compare the day pass with the monthly pass in price and reach", "planner"),
-        ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
-        ("Describe the complete membership procedure step by step", "recursive"), ("", "hybrid"),
-        ("Give me an overview of the library rules", "summary"),
-        ("resumen del reglamento de la biblioteca", "summary"), ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "strategy"), [
+    ("how long may I keep a borrowed bike", "hybrid"), ("¿cuándo abre la biblioteca los sábados?", "hybrid"),
+    ("ห้องสมุดเปิดกี่โมง", "hybrid"), ("what does alarm F-31 mean", "hybrid"),
+    ("Compare the day pass with the monthly pass in price and reach", "planner"),
+    ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
+    ("Describe the complete membership procedure step by step", "recursive"), ("", "hybrid"),
+    ("Give me an overview of the library rules", "summary"),
+    ("resumen del reglamento de la biblioteca", "summary"), ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
+])  # fmt: skip
 def test_a_signal_that_has_paid_leads_away_from_hybrid(query, strategy, all_cards):
     assert choose(query, all_cards, selector=FUSED).name == strategy
 

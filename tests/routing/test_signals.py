@@ -49,22 +49,19 @@ def test_words_are_matched_without_accents_and_capitals_and_stars_take_endings()
 HOPS = ("complexity", "hops")
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        (("complexity", "complex_patterns"), ["ok", "(unclosed"], "complexity.complex_patterns[1]"),
-        (("signals", "range", "patterns"), ["[z-a]"], "signals.range.patterns[0]"),
-        (("signals", "overview", "words"), "summary", "signals.overview.words"),
-        (("signals", "overview", "words"), [""], "signals.overview.words"),
-        (("signals", "overview"), {"words": []}, "patterns"),
-        (("signals", "surprise"), {"words": [], "patterns": []}, "surprise"),
-        (("complexity", "strong_keywords"), [3], "complexity.strong_keywords"), (("complexity",), [], "complexity"),
-        (("signals", "detail"), ..., "missing or unknown: detail"), (HOPS, [], "complexity.hops"),
-        (HOPS, {"odd": []}, "complexity.hops.odd"), (HOPS, {"odd": {"weight": 0.1}}, "patterns"),
-        *((HOPS, {"odd": {"weight": w, "patterns": []}}, "complexity.hops.odd.weight") for w in (0.0, True, math.nan)),
-        (HOPS, {"odd": {"weight": 0.1, "patterns": ["(unclosed"]}}, "complexity.hops.odd.patterns[0]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "value", "named"), [
+    (("complexity", "complex_patterns"), ["ok", "(unclosed"], "complexity.complex_patterns[1]"),
+    (("signals", "range", "patterns"), ["[z-a]"], "signals.range.patterns[0]"),
+    (("signals", "overview", "words"), "summary", "signals.overview.words"),
+    (("signals", "overview", "words"), [""], "signals.overview.words"),
+    (("signals", "overview"), {"words": []}, "patterns"),
+    (("signals", "surprise"), {"words": [], "patterns": []}, "surprise"),
+    (("complexity", "strong_keywords"), [3], "complexity.strong_keywords"), (("complexity",), [], "complexity"),
+    (("signals", "detail"), ..., "missing or unknown: detail"), (HOPS, [], "complexity.hops"),
+    (HOPS, {"odd": []}, "complexity.hops.odd"), (HOPS, {"odd": {"weight": 0.1}}, "patterns"),
+    *((HOPS, {"odd": {"weight": w, "patterns": []}}, "complexity.hops.odd.weight") for w in (0.0, True, math.nan)),
+    (HOPS, {"odd": {"weight": 0.1, "patterns": ["(unclosed"]}}, "complexity.hops.odd.patterns[0]"),
+])  # fmt: skip
 def test_a_damaged_table_names_file_and_key(path, value, named):
     place = raw = copy.deepcopy(language_files()["en"])
     for key in path[:-1]:
@@ -122,19 +119,16 @@ def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
     assert signals.load_table("fr").matches("overview", "un resume")
 
 
-@pytest.mark.parametrize(
-    ("code", "table", "said"),
-    [
-        ("en", {"signals": {}}, "package has a table"), ("French", {"signals": {}}, "code"),
-        ("fr", {"signals": {"comparisons": []}}, "did you mean 'comparison'"),
-        ("fr", {"signals": {"comparison": "compare"}}, "must be a list"),
-        ("fr", {"signals": {"comparison": {"word": []}}}, "missing or unknown: word"),
-        ("fr", {"signals": {"comparison": {"patterns": ["("]}}}, "no regular expression"),
-        ("fr", {"signals": {"comparison": [""]}}, "none empty"),
-        ("fr", {"signals": {"comparison": [object()]}}, "must be a list of strings"),
-        ("fr", {"signals": {}, "complexity": {"strong": []}}, "unknown list of complexity"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "table", "said"), [
+    ("en", {"signals": {}}, "package has a table"), ("French", {"signals": {}}, "code"),
+    ("fr", {"signals": {"comparisons": []}}, "did you mean 'comparison'"),
+    ("fr", {"signals": {"comparison": "compare"}}, "must be a list"),
+    ("fr", {"signals": {"comparison": {"word": []}}}, "missing or unknown: word"),
+    ("fr", {"signals": {"comparison": {"patterns": ["("]}}}, "no regular expression"),
+    ("fr", {"signals": {"comparison": [""]}}, "none empty"),
+    ("fr", {"signals": {"comparison": [object()]}}, "must be a list of strings"),
+    ("fr", {"signals": {}, "complexity": {"strong": []}}, "unknown list of complexity"),
+])  # fmt: skip
 def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
     with pytest.raises(ConfigError, match=said):
         routing.register_language(code, **table)
@@ -143,31 +137,28 @@ def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
         routing.unregister_language("en")
 
 
-@pytest.mark.parametrize(
-    ("language", "values", "query", "found"),
-    [
-        pytest.param(
-            "en", {"kind": ["policy", "report"], "department": ["finance", "people"]},
-            "Which policies did the finance department write?", [("kind", "policy"), ("department", "finance")],
-            id="whatever their endings",
-        ),
-        pytest.param("en", {"kind": ["report"]}, "report, reports and a report", [("kind", "report")], id="once each"),
-        pytest.param(
-            "en", {"year": ["2024"], "version": ["1.0", "7"], "annex": ["v", "iv"]},
-            "annex IV of 2024, version 1.0, 7 V", [("annex", "iv"), ("year", "2024")],
-            id="a year as text is a value and other numbers are not",
-        ),
-        pytest.param(
-            "es", AGENCY, "según la Agencia de Homologacion y Ensayos", [("authority", AGENCY_NAME)], id="all",
-        ),
-        pytest.param("es", AGENCY, "los ensayos de homologación de la agencia", [], id="in another order"),
-        pytest.param("es", AGENCY, "la agencia", [], id="not all of its words"),
-        pytest.param(
-            "th", {"province": ["เชียงใหม่", "เชียงราย"]}, "ที่ดินในเชียงใหม่มีกี่แปลง", [("province", "เชียงใหม่")],
-            id="inside text without spaces",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("language", "values", "query", "found"), [
+    pytest.param(
+        "en", {"kind": ["policy", "report"], "department": ["finance", "people"]},
+        "Which policies did the finance department write?", [("kind", "policy"), ("department", "finance")],
+        id="whatever their endings",
+    ),
+    pytest.param("en", {"kind": ["report"]}, "report, reports and a report", [("kind", "report")], id="once each"),
+    pytest.param(
+        "en", {"year": ["2024"], "version": ["1.0", "7"], "annex": ["v", "iv"]},
+        "annex IV of 2024, version 1.0, 7 V", [("annex", "iv"), ("year", "2024")],
+        id="a year as text is a value and other numbers are not",
+    ),
+    pytest.param(
+        "es", AGENCY, "según la Agencia de Homologacion y Ensayos", [("authority", AGENCY_NAME)], id="all",
+    ),
+    pytest.param("es", AGENCY, "los ensayos de homologación de la agencia", [], id="in another order"),
+    pytest.param("es", AGENCY, "la agencia", [], id="not all of its words"),
+    pytest.param(
+        "th", {"province": ["เชียงใหม่", "เชียงราย"]}, "ที่ดินในเชียงใหม่มีกี่แปลง", [("province", "เชียงใหม่")],
+        id="inside text without spaces",
+    ),
+])  # fmt: skip
 def test_values_that_a_query_names(language, values, query, found):
     table = signals.value_table({name: frozenset(listed) for name, listed in values.items()}, language)
     assert table.found(Tokenizer(language=language).query_tokens(query)) == [signals.ValueHit(*hit) for hit in found]
@@ -313,13 +304,10 @@ def test_the_first_check_that_applies_decides(query, is_complex):
     assert (routing.assess_complexity(query)[0] is Complexity.COMPLEX) is is_complex
 
 
-@pytest.mark.parametrize(
-    ("questions", "verdict", "least"),
-    [
-        (SPANISH_TWO_STEPS, Complexity.COMPLEX, 12), (SPANISH_ONE_STEP, Complexity.SIMPLE, 14),
-        (THAI_TWO_STEPS, Complexity.COMPLEX, 13), (THAI_ONE_STEP, Complexity.SIMPLE, 14),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("questions", "verdict", "least"), [
+    (SPANISH_TWO_STEPS, Complexity.COMPLEX, 12), (SPANISH_ONE_STEP, Complexity.SIMPLE, 14),
+    (THAI_TWO_STEPS, Complexity.COMPLEX, 13), (THAI_ONE_STEP, Complexity.SIMPLE, 14),
+])  # fmt: skip
 def test_questions_in_several_steps_are_told_by_their_wording(questions, verdict, least):
     assert sum(routing.assess_complexity(query)[0] is verdict for query in questions) >= least
 
@@ -376,29 +364,26 @@ def cues_of(query: str) -> dict[str, float]:
     return signals.hop_cues(query, signals.read_query(query))
 
 
-@pytest.mark.parametrize(
-    ("query", "cue"),
-    [
-        ("Do the olive and the ash belong to the same family?", "compared"),
-        ("Which is heavier, a swan or a goose?", "alternative"),
-        ("Who trained the pilot, whose plane is in the hall?", "relative_clause"),
-        ("Where is the mill painted by my aunt?", "participle"),
-        ("Who is the owner of the yacht that won?", "described"),
-        ("What does Lima, the capital of a country in the south, export?", "apposition"),
-        ("The bridge over our river was opened by which mayor?", "late_question"),
-        ("What is the name of the bird that sings before the sun rises here?", "long"),
-        ("did Ada Lovelace meet Charles Babbage", "several_names"), ('who sang "River of Rain"', "quotation"),
-        ("¿Pertenecen el olivo y el fresno a la misma familia?", "compared"),
-        ("¿Quién nació primero, el conde o el duque?", "alternative"),
-        ("¿Dónde vive el pintor cuya casa ardió?", "relative_clause"),
-        ("¿Quién compró el molino pintado por mi tía?", "participle"),
-        ("¿Cuál es la sede de la empresa que fabrica las velas?", "described"),
-        ("El puente sobre nuestro río, ¿quién lo inauguró?", "late_question"),
-        ("มะม่วงและมะปรางอยู่ในวงศ์เดียวกันไหม", "compared"),
-        ("สนามบินของเมืองซึ่งเคยเป็นเมืองหลวงชื่ออะไร", "relative_clause"),
-        ("ละครที่เขียนโดยหลานของเขาฉายเมื่อใด", "participle"), ("ใครเป็นภรรยาของผู้แต่งเพลงนี้", "described"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("query", "cue"), [
+    ("Do the olive and the ash belong to the same family?", "compared"),
+    ("Which is heavier, a swan or a goose?", "alternative"),
+    ("Who trained the pilot, whose plane is in the hall?", "relative_clause"),
+    ("Where is the mill painted by my aunt?", "participle"),
+    ("Who is the owner of the yacht that won?", "described"),
+    ("What does Lima, the capital of a country in the south, export?", "apposition"),
+    ("The bridge over our river was opened by which mayor?", "late_question"),
+    ("What is the name of the bird that sings before the sun rises here?", "long"),
+    ("did Ada Lovelace meet Charles Babbage", "several_names"), ('who sang "River of Rain"', "quotation"),
+    ("¿Pertenecen el olivo y el fresno a la misma familia?", "compared"),
+    ("¿Quién nació primero, el conde o el duque?", "alternative"),
+    ("¿Dónde vive el pintor cuya casa ardió?", "relative_clause"),
+    ("¿Quién compró el molino pintado por mi tía?", "participle"),
+    ("¿Cuál es la sede de la empresa que fabrica las velas?", "described"),
+    ("El puente sobre nuestro río, ¿quién lo inauguró?", "late_question"),
+    ("มะม่วงและมะปรางอยู่ในวงศ์เดียวกันไหม", "compared"),
+    ("สนามบินของเมืองซึ่งเคยเป็นเมืองหลวงชื่ออะไร", "relative_clause"),
+    ("ละครที่เขียนโดยหลานของเขาฉายเมื่อใด", "participle"), ("ใครเป็นภรรยาของผู้แต่งเพลงนี้", "described"),
+])  # fmt: skip
 def test_a_cue_is_found(query, cue):
     assert cues_of(query)[cue] > 0.0
 
@@ -455,13 +440,10 @@ def test_any_text_has_a_complexity_and_cues_of_positive_weight(query):
     assert all(weight > 0.0 for weight in cues.values())
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "the man of the director, ", "or or ", "how is and and ", "the ", "el director de la actriz que ", "nacido en ",
-        "Aa Bb. ", '"a b', "a-'.&", "ที่ของซึ่ง", "นักเขียนของ", "กับใครระหว่าง", ", a ",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("unit", [
+    "the man of the director, ", "or or ", "how is and and ", "the ", "el director de la actriz que ", "nacido en ",
+    "Aa Bb. ", '"a b', "a-'.&", "ที่ของซึ่ง", "นักเขียนของ", "กับใครระหว่าง", ", a ",
+])  # fmt: skip
 def test_repetition_takes_no_long_time(unit):
     query = (unit * 10_000)[:10_000]
     read = signals.read_query(query)

@@ -48,8 +48,7 @@ async def test_an_answer_is_streamed(make_app, serve):
     assert response.headers["content-type"].startswith("text/event-stream")
     events = events_of(response.text)
     names = [name for name, _ in events]
-    assert names[-4:] == ["nodes", "route", "citations", "answer"]
-    assert set(names[:-4]) == {"piece"}
+    assert (names[-4:], set(names[:-4])) == (["nodes", "route", "citations", "answer"], {"piece"})
     answer = events[-1][1]
     assert "".join(data["text"] for name, data in events if name == "piece") == answer["text"]
     assert events[-2][1] == answer["citations"] != []
@@ -58,14 +57,12 @@ async def test_an_answer_is_streamed(make_app, serve):
 
 async def test_what_fails_before_the_first_piece_is_a_problem_and_no_stream(client):
     response = await ask(client, stream=True, index="nothing")
-    assert response.status_code == 404
-    assert response.headers["content-type"] == "application/problem+json"
+    assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
 
 
 async def test_pins_are_kept(client):
     answer = (await ask(client, index="animals", strategy="vector", top_k=2)).json()
-    assert answer["route"]["strategy"] == "vector"
-    assert len(answer["nodes"]) == 2
+    assert (answer["route"]["strategy"], len(answer["nodes"])) == ("vector", 2)
     filters = {"filters": [{"key": "kind", "value": "d", "operator": "=="}]}
     found = await client.post("/v1/retrieve", json={"query": QUESTION, "index": "animals", "filters": filters})
     assert [node["doc_id"] for node in found.json()["nodes"]] == ["dogs"]
@@ -83,26 +80,21 @@ async def test_the_budget_is_kept(make_app):
     model = FakeLLM(lambda _prompt: GOOD)
     async with client_of(make_app(model=model)) as client:
         answer = (await ask(client, budget={"max_llm_calls": 0})).json()
-    assert answer["tier"] == "extractive"
-    assert answer["usage"]["llm_calls"] == 0
+    assert (answer["tier"], answer["usage"]["llm_calls"]) == ("extractive", 0)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({}, "query"), ({"query": ""}, "query"), ({"query": "   "}, "blank"), ({"query": "x" * 20_001}, "query"),
-        ({"query": 7}, "query"), ({"query": "a?", "top_k": 0}, "top_k"), ({"query": "a?", "top_k": True}, "top_k"),
-        ({"query": "a?", "budget": {"max_ms": -1}}, "max_ms"), ({"query": "a?", "unheard": 1}, "unheard"),
-        ({"query": "a?", "index": []}, "index"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "said"), [
+    ({}, "query"), ({"query": ""}, "query"), ({"query": "   "}, "blank"), ({"query": "x" * 20_001}, "query"),
+    ({"query": 7}, "query"), ({"query": "a?", "top_k": 0}, "top_k"), ({"query": "a?", "top_k": True}, "top_k"),
+    ({"query": "a?", "budget": {"max_ms": -1}}, "max_ms"), ({"query": "a?", "unheard": 1}, "unheard"),
+    ({"query": "a?", "index": []}, "index"),
+])  # fmt: skip
 async def test_questions_that_cannot_be_used(client, body, said):
     response = await client.post("/v1/query", json=body)
     assert response.status_code == 422
     problem = response.json()
     assert said in response.text
-    assert problem["request_id"] == response.headers["x-request-id"]
-    assert problem["status"] == 422
+    assert (problem["request_id"], problem["status"]) == (response.headers["x-request-id"], 422)
 
 
 async def test_errors_carry_what_ours_carry(client):
@@ -193,8 +185,7 @@ async def test_history_feedback_and_replay(client):
     assert [judged["rating"] for judged in one["feedback"]] == [5]
     assert len(one["cited"]) == len(answer["citations"])
     replayed = (await client.post(f"/v1/queries/{query_id}/replay")).json()
-    assert replayed["differences"] == []
-    assert replayed["route"]["index"] == "animals"
+    assert (replayed["differences"], replayed["route"]["index"]) == ([], "animals")
     changes = (await client.get(f"/v1/queries/{query_id}/diff/{other['query_id']}")).json()
     assert {"path": "index", "before": "animals", "after": "planets"} in changes
     assert (await client.get("/v1/analytics")).json()["queries"] == 2

@@ -84,8 +84,7 @@ def test_from_a_file_to_a_judgment(page):
     page.wait_for_selector(".thumbs:has-text('Thank you')")
     page.click(".sources a")
     page.wait_for_selector("mark#span")
-    assert page.inner_text("#span") == ANSWER
-    assert page.inner_text("#page") == "page 2"
+    assert (page.inner_text("#span"), page.inner_text("#page")) == (ANSWER, "page 2")
     assert page.evaluate("document.getElementById('span').getBoundingClientRect().top < innerHeight")
     page.goto("/history")
     page.click(f"#entries a:has-text('{QUESTION}')")

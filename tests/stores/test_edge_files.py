@@ -54,8 +54,7 @@ def test_collections_are_apart_and_their_dimension_is_pinned(tmp_path):
     thai = QdrantEdgeVectorStore(tmp_path, "โฉนด ที่ดิน-1.b", dimension=3)
     with QdrantEdgeVectorStore(tmp_path, "a") as a, thai as b:
         a.add([make_node(1)])
-        assert (a.count(), b.count()) == (1, 0)
-        assert (a.dimension, b.dimension) == (8, 3)
+        assert (a.count(), b.count(), a.dimension, b.dimension) == (1, 0, 8, 3)
         with pytest.raises(errors.EmbeddingMismatchError, match=r"holds vectors of 3 dimensions, got 8"):
             b.add([make_node(1)])
     with pytest.raises(errors.EmbeddingMismatchError, match=r"8 dimensions, got 9"):
@@ -150,8 +149,7 @@ def test_a_forked_child_can_use_nothing_and_writes_nothing(tmp_path):
             gc.collect()  # letting go of the engine would write its files
         finally:
             os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
-    assert _contents(tmp_path) == before
+    assert (os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), _contents(tmp_path)) == (8, before)
     store.add([make_node(3)])
     store.close()
     with QdrantEdgeVectorStore(tmp_path) as again:
@@ -220,8 +218,7 @@ def test_closing_waits_for_what_is_under_way(tmp_path):
             endings.append(type(err))
 
     in_threads(use, range(5))
-    assert set(outcomes) == {5}
-    assert endings == [errors.StoreClosedError] * 4
+    assert (set(outcomes), endings) == ({5}, [errors.StoreClosedError] * 4)
 
 
 async def test_async_use_after_close_is_the_same_error(tmp_path):
@@ -365,8 +362,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(processes, tmp_path):
             assert set(ids) >= {f"node-{number:05}" for number in range(acknowledged)}
             assert all(node.text == f"text {node.metadata['n']}" for node in store.iter_nodes())
             store.add(store_processes.batch(0))  # again, without duplicates
-            assert store.count() == len(ids)
-            assert store.query(ask(5, 1)).ids == ["node-00005"]
+            assert (store.count(), store.query(ask(5, 1)).ids) == (len(ids), ["node-00005"])
     assert acknowledged >= 27 * BATCH
 
 
@@ -393,8 +389,7 @@ def test_processes_racing_for_a_fresh_folder(processes, tmp_path, attempt):
     for process, _ in started:
         process.join(30)
     winners = [number for number, outcome, _ in results if outcome == "ok"]
-    assert len(winners) == 1
-    assert {outcome for _, outcome, _ in results} == {"ok", "StoreBusyError"}
+    assert (len(winners), {outcome for _, outcome, _ in results}) == (1, {"ok", "StoreBusyError"})
     with QdrantEdgeVectorStore(tmp_path / "new") as store:
         assert store.node_ids() == [f"node-{winners[0] * BATCH + number:05}" for number in range(BATCH)]
 

@@ -41,8 +41,7 @@ def test_a_nearly_full_disk_is_noticed_before_writing(store, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1024})())
     with pytest.raises(StoreError, match="disk"):
         store.add([make_node(2)])
-    assert store.node_ids() == ["node-00001"]
-    assert store.count(where("x", 1)) == 0
+    assert (store.node_ids(), store.count(where("x", 1))) == (["node-00001"], 0)
     with pytest.raises(StoreError, match="cannot build a graph"):
         store.build_graph(from_nodes=1)
     store.close()
@@ -59,8 +58,7 @@ def test_foreign_and_broken_points_are_skipped_with_one_warning(store, caplog):
     foreign = [Point(str(uuid.uuid4()), vector(-1), payload) for payload in strange]
     store.client.update(UpdateOperation.upsert_points(foreign))
     with caplog.at_level(logging.WARNING):
-        assert len(store.query(ask(-1, 9)).ids) == 9
-        assert len(store.query(ask(-1, 100)).ids) == 9
+        assert (len(store.query(ask(-1, 9)).ids), len(store.query(ask(-1, 100)).ids)) == (9, 9)
     assert all("skipped" in record.message for record in caplog.records)
     caplog.clear()
     assert (len(store.get_nodes()), len(caplog.records)) == (9, 1)
@@ -132,8 +130,7 @@ def test_indexes_are_made_once_there_are_enough_nodes_and_stay(tmp_path):
         before = store.query(ask(filters=where("n", 5, "<"))).ids
         store.add([node(n) for n in range(10, INDEX_FROM)])
         expected = {"doc_id": "Keyword", "n": "Float", "lang": "Keyword", "flag": "Bool", "day": "Datetime"}
-        assert _kinds(store) == expected
-        assert store.query(ask(filters=where("n", 5, "<"))).ids == before
+        assert (_kinds(store), store.query(ask(filters=where("n", 5, "<"))).ids) == (expected, before)
         assert store.count(where("day", "2024-05-03", "<=")) == sum(n % 9 <= 2 for n in range(INDEX_FROM))
         assert store.count(where("mixed", "x")) == INDEX_FROM // 2
     with QdrantEdgeVectorStore(tmp_path) as store:
@@ -148,8 +145,7 @@ def test_indexes_by_hand_and_their_number(store, monkeypatch):
     store.add([make_node(1, **{"a.b": 3})])
     for kind in ("keyword", "float", "float"):
         store.create_payload_index("a.b", kind)
-        assert _kinds(store) == {"a.b": kind.capitalize()}
-        assert store.count(where("a.b", 3)) == 1
+        assert (_kinds(store), store.count(where("a.b", 3))) == ({"a.b": kind.capitalize()}, 1)
     monkeypatch.setattr("agentic_retriever.stores.edge.INDEX_FROM", 1)
     monkeypatch.setattr("agentic_retriever.stores.points.MAX_INDEXED_FIELDS", 3)
     assert MAX_INDEXED_FIELDS == 64
@@ -213,8 +209,7 @@ def test_a_node_without_a_fact_makes_room_for_the_next_and_each_is_read_once(ali
     assert len(read) == len(set(read)) >= 20
     before = list(read)
     assert alike.query_known(near(DIRECTIONS[0], 20), known) == first
-    assert alike.query_known(near(DIRECTIONS[0], 5), known) == first[:5]
-    assert read == before
+    assert (alike.query_known(near(DIRECTIONS[0], 5), known), read) == (first[:5], before)
 
 
 def test_remembering_begins_anew_when_there_is_too_much(alike, monkeypatch):

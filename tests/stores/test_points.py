@@ -82,8 +82,7 @@ def test_nodes_that_cannot_be_stored():
 def test_a_node_is_not_changed_and_comes_back():
     node = IndexNode(id_="n", index_id="other", text="t", metadata={"d": dt.date(2024, 5, 1)}, embedding=[1.0])
     payload = points.node_payload(node)
-    assert node.metadata == {"d": dt.date(2024, 5, 1)}
-    assert node.embedding == [1.0]
+    assert (node.metadata, node.embedding) == ({"d": dt.date(2024, 5, 1)}, [1.0])
     found = points.stored_node(payload)
     assert isinstance(found, IndexNode)
     assert (found.node_id, found.index_id, found.metadata, found.embedding) == ("n", "other", {"d": "2024-05-01"}, None)

@@ -82,8 +82,7 @@ def test_llama_index_reads_the_collection_since_it_is_its_own_store_that_calls_n
     theirs = QdrantVectorStore("c", client=store.client)
     query = VectorStoreQuery(query_embedding=contract_nodes()[3].embedding, similarity_top_k=5)
     mine, found = store.query(query), theirs.query(query)
-    assert found.ids == mine.ids
-    assert found.similarities == pytest.approx(mine.similarities)
+    assert (found.ids, found.similarities) == (mine.ids, pytest.approx(mine.similarities))
     assert [node.to_dict() for node in found.nodes] == [node.to_dict() for node in mine.nodes]
     with pytest.raises(errors.InvalidQueryError, match="qdrant_filters"):
         store.query(ask(), qdrant_filters=models.Filter())
@@ -103,8 +102,7 @@ def test_a_collection_of_the_version_before_is_read_and_added_to():
         assert sorted(store.node_ids()) == sorted(node.node_id for node in nodes[:20])
         store.add(nodes[20:])
         found = store.query(VectorStoreQuery(query_embedding=nodes[3].embedding, similarity_top_k=24))
-        assert found.ids[0] == nodes[3].node_id
-        assert len(found.ids) == 24
+        assert (found.ids[0], len(found.ids)) == (nodes[3].node_id, 24)
 
 
 def test_a_foreign_point_is_skipped(store, caplog):
@@ -358,8 +356,7 @@ def test_scores_are_those_of_the_keyword_index_and_thai_words_are_found_first(bo
         assert dict(theirs) == pytest.approx(dict(ours), rel=1e-4)
     for text in THAI:
         found = store.words.search_words(text[4:14], 3)[0].node
-        assert found.node_id == index.search(text[4:14], 1)[0][0]
-        assert found.text == text
+        assert (found.node_id, found.text) == (index.search(text[4:14], 1)[0][0], text)
 
 
 def test_an_average_that_is_off_hardly_changes_the_order(both):

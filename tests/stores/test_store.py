@@ -33,8 +33,7 @@ def test_a_fresh_store_is_empty_in_every_way(store):
     assert store.dimension is None
     assert store.count() == 0
     assert store.get_nodes() == list(store.iter_nodes()) == store.node_ids() == []
-    assert store.query(ask()).ids == []
-    assert store.vectors(["x"])[1].shape == (0, 0)
+    assert (store.query(ask()).ids, store.vectors(["x"])[1].shape) == ([], (0, 0))
     store.delete("none")
     store.delete_nodes(["none"])
     store.clear()
@@ -48,17 +47,13 @@ def test_lists_are_not_cut(store, monkeypatch):
     monkeypatch.setattr(node_store, "PAGE", 7)
     nodes = [make_node(n, n=n) for n in range(30)]
     ids = [node.node_id for node in nodes]
-    assert store.add(nodes) == ids
-    assert store.count() == 30
-    assert store.node_ids() == ids
+    assert (store.add(nodes), store.count(), store.node_ids()) == (ids, 30, ids)
     for listed in (store.get_nodes(), store.get_nodes(ids), store.iter_nodes(), store.iter_nodes(4)):
         assert sorted(node.node_id for node in listed) == ids
-    assert len(store.get_nodes(filters=where("n", 10, ">="))) == 20
-    assert len(store.get_nodes(limit=3)) == 3
+    assert (len(store.get_nodes(filters=where("n", 10, ">="))), len(store.get_nodes(limit=3))) == (20, 3)
     assert len(store.get_nodes(limit=12)) == 12
     found, matrix = store.vectors([*reversed(ids), "none", ids[0]])
-    assert found == ids[::-1]
-    assert matrix.shape == (30, DIMENSION)
+    assert (found, matrix.shape) == (ids[::-1], (30, DIMENSION))
     assert np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
     assert sorted(store.query(ask(7, 10**9)).ids) == ids
 
@@ -89,8 +84,7 @@ def test_ids_of_every_kind_come_back(store):
     for node, node_id in zip(nodes, ids, strict=True):
         node.id_ = node_id
     store.add(nodes)
-    assert store.node_ids() == sorted(ids)
-    assert [node.node_id for node in store.get_nodes(ids)] == ids
+    assert (store.node_ids(), [node.node_id for node in store.get_nodes(ids)]) == (sorted(ids), ids)
     for node_id in ids:
         assert store.query(ask(node_ids=[node_id])).ids == [node_id]
     store.delete_nodes(ids[:3])
@@ -181,8 +175,7 @@ def test_mmr_chooses_as_the_store_of_llama_index_does(store):
 def test_a_query_without_an_embedding_gives_nodes_by_filter(store):
     store.add([make_node(n, source=f"d{n % 3}", even=n % 2) for n in range(12)])
     found = store.query(VectorStoreQuery(filters=where("even", 1), doc_ids=["d1"], similarity_top_k=9))
-    assert sorted(found.ids) == ["node-00001", "node-00007"]
-    assert found.similarities == [0.0, 0.0]
+    assert (sorted(found.ids), found.similarities) == (["node-00001", "node-00007"], [0.0, 0.0])
     assert len(store.query(VectorStoreQuery(filters=where("even", 1), similarity_top_k=4)).ids) == 4
     assert store.query(VectorStoreQuery(node_ids=["node-00002"])).ids == ["node-00002"]
     assert store.query(VectorStoreQuery(filters=where("even", 1), similarity_top_k=0)).ids == []
@@ -239,15 +232,12 @@ def test_in_a_plain_llama_index_application(store):
     assert found.node.get_content().startswith("about")
 
 
-@pytest.mark.parametrize(
-    ("embedding", "error", "said"),
-    [
-        (None, errors.EmbeddingError, "no embedding"), ([], errors.EmbeddingError, "no embedding"),
-        ([math.nan] + [1.0] * 7, errors.EmbeddingError, "NaN"),
-        ([1.0] * 7 + [math.inf], errors.EmbeddingError, "infinity"), ([0.0] * 8, errors.EmbeddingError, "zero"),
-        ([1.0] * 7, errors.EmbeddingMismatchError, "7 dimensions.* 8|8 dimensions, got 7"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("embedding", "error", "said"), [
+    (None, errors.EmbeddingError, "no embedding"), ([], errors.EmbeddingError, "no embedding"),
+    ([math.nan] + [1.0] * 7, errors.EmbeddingError, "NaN"),
+    ([1.0] * 7 + [math.inf], errors.EmbeddingError, "infinity"), ([0.0] * 8, errors.EmbeddingError, "zero"),
+    ([1.0] * 7, errors.EmbeddingMismatchError, "7 dimensions.* 8|8 dimensions, got 7"),
+])  # fmt: skip
 def test_one_bad_node_and_nothing_of_the_batch_is_written(store, embedding, error, said):
     store.add([make_node(1)])
     bad = make_node(3)

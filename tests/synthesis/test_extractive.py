@@ -390,6 +390,18 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
     assert found.text.startswith("Fill the disk")
 
 
+def test_a_sentence_that_does_not_say_all_is_quoted_with_what_stands_around_it_in_its_section():
+    text = "A bug has a severity level. The level is critical, grave or minor.\n\n# Other\n\nBugs are closed by mail."
+    found = extract("What severity level can a bug of the server have?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "A bug has a severity level. [1] The level is critical, grave or minor. [1]"
+    whole = make_node("Bugs are closed by mail. Oil is black.", start=0)
+    found = extract("How is a bug closed?", [whole], max_sentences=1)
+    assert found.text == "Bugs are closed by mail. [1]"
+    text = "-r N: Send the reason code of the packet. By default, 7 is used.\n\n| Code |\n| --- |\n| 7 |"
+    found = extract("Which reason code is sent unless I choose one?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.endswith("By default, 7 is used. [1]")
+
+
 def figures(query, nodes, known=None):
     passages = assemble(nodes, max_chars=10_000)
     return figures_of(query, passages, extract(query, nodes).citations, known or Evidence())

@@ -17,49 +17,43 @@ HAN = st.text("猫犬山川東京学校的是不我", min_size=1, max_size=5)
 LATIN = st.text("abcdefghijklmnopqrstuvwxyzáéíóúñüçßøABCDEÑ", min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize(
-    ("language", "text", "expected"),
-    [
-        ("en", "The runner was running in the races", ["runner", "run", "race"]),
-        ("en", "Jared's isn’t O'Brien", ["jare", "obrien"]), ("und", "The Runners", ["the", "runners"]),
-        ("es", "¿Cuáles son los vehículos?", ["vehicul"]), ("de", "Die Häuser und das Haus", ["haus", "haus"]),
-        ("de", "Straße STRASSE", ["strass", "strass"]), ("fr", "L’activité de l'homme", ["activ", "homm"]),
-        ("ru", "в домах", ["дом"]), ("el", "Αθήνα ΑΘΗΝΑ", ["αθην", "αθην"]),
-        ("ar", "الكِتَابُ كتاب", ["كتاب", "كتاب"]), ("hi", "बिल्ली", ["बिल्ल"]),
-        ("und", "बिल्ली बैठी", ["बिल्ली", "बैठी"]), ("th", "แมว", ["แมว", "แม", "มว"]), ("th", "กา", ["กา"]),
-        ("th", "ปี ๒๕๕๐", ["ปี", "2550"]), ("lo", "ລາວ", ["ລາວ", "ລາ", "າວ"]),
-        ("km", "ខ្មែរ", ["ខ្ម", "្មែ", "មែរ", "ខ្", "្ម", "មែ", "ែរ"]),
-        ("my", "မြန်", ["မြန", "ြန်", "မြ", "ြန", "န်"]), ("zh", "猫", ["猫"]),
-        ("zh", "我的猫", ["我的", "的猫", "我", "的", "猫"]),
-        ("ja", "ｶﾀｶﾅ", ["カタ", "タカ", "カナ", "カ", "タ", "カ", "ナ"]),
-        ("ko", "강은 강", ["강은", "강", "은", "강"]), ("und", "Año ANO", ["ano", "ano"]),
-        ("und", "ﬁne ｆｉｎｅ", ["fine", "fine"]),
-        ("und", "soft\u00adhyphen zero\u200bwidth", ["softhyphen", "zerowidth"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("language", "text", "expected"), [
+    ("en", "The runner was running in the races", ["runner", "run", "race"]),
+    ("en", "Jared's isn’t O'Brien", ["jare", "obrien"]), ("und", "The Runners", ["the", "runners"]),
+    ("es", "¿Cuáles son los vehículos?", ["vehicul"]), ("de", "Die Häuser und das Haus", ["haus", "haus"]),
+    ("de", "Straße STRASSE", ["strass", "strass"]), ("fr", "L’activité de l'homme", ["activ", "homm"]),
+    ("ru", "в домах", ["дом"]), ("el", "Αθήνα ΑΘΗΝΑ", ["αθην", "αθην"]),
+    ("ar", "الكِتَابُ كتاب", ["كتاب", "كتاب"]), ("hi", "बिल्ली", ["बिल्ल"]),
+    ("und", "बिल्ली बैठी", ["बिल्ली", "बैठी"]), ("th", "แมว", ["แมว", "แม", "มว"]), ("th", "กา", ["กา"]),
+    ("th", "ปี ๒๕๕๐", ["ปี", "2550"]), ("lo", "ລາວ", ["ລາວ", "ລາ", "າວ"]),
+    ("km", "ខ្មែរ", ["ខ្ម", "្មែ", "មែរ", "ខ្", "្ម", "មែ", "ែរ"]),
+    ("my", "မြန်", ["မြန", "ြန်", "မြ", "ြန", "န်"]), ("zh", "猫", ["猫"]),
+    ("zh", "我的猫", ["我的", "的猫", "我", "的", "猫"]),
+    ("ja", "ｶﾀｶﾅ", ["カタ", "タカ", "カナ", "カ", "タ", "カ", "ナ"]),
+    ("ko", "강은 강", ["강은", "강", "은", "강"]), ("und", "Año ANO", ["ano", "ano"]),
+    ("und", "ﬁne ｆｉｎｅ", ["fine", "fine"]),
+    ("und", "soft\u00adhyphen zero\u200bwidth", ["softhyphen", "zerowidth"]),
+])  # fmt: skip
 def test_words(language: str, text: str, expected: list[str]) -> None:
     assert Tokenizer(language).tokens(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "terms"),
-    [
-        ("6.2.1", {"6.2.1", "6.2"}), ("6.2.1. Presencia", {"6.2.1", "6.2", "presencia"}), ("C++", {"c++"}),
-        ("C++17", {"c++", "17"}), ("C#.", {"c#"}), ("C", {"c"}), ("R", {"r"}), ("C/C++", {"c", "c++"}),
-        ("NS-3", {"ns-3", "ns3", "ns", "3"}), ("A-12", {"a-12", "a12", "a", "12"}),
-        ("2007/46/CE", {"2007/46/ce", "2007/46", "46/ce", "2007", "46", "ce"}),
-        ("RD-750/2010", {"rd-750/2010", "rd-750", "750/2010", "rd", "750", "2010"}),
-        ("ana.ruiz@example.com", {"ana.ruiz@example.com", "ana.ruiz", "example.com", "ana", "ruiz", "example", "com"}),
-        ("v1.2", {"v1.2", "v1", "v", "1", "2"}), ("1,234.5", {"1234.5"}), ("1.234,5", {"1234.5"}),
-        ("1,234,567", {"1234567"}), ("1.234.567", {"1234567", "1.234.567"}), ("1,234", {"1234", "1.234"}),
-        ("3,5", {"3.5"}), ("1,2,3", {"1", "2", "3"}), ("1.5,2.5,7", {"1.5", "2.5", "7"}),
-        ("100km", {"100km", "100", "km"}), ("m² CO₂", {"m2", "m", "co2", "co", "2"}),
-        ("6½ 10⁶ nota¹", {"6", "1", "2", "10", "nota"}), ("5.º 3ª Name™", {"5", "3", "name"}),
-        ("max_tokens", {"max_tokens", "max", "tokens"}), ("node.js", {"node.js", "node", "js"}),
-        ("U.S.A.", {"usa"}), ("e-mail", {"e", "mail", "email"}), ("น.ส.3", {"นส", "น.ส.3", "3"}),
-        ("พ.ศ. 2550", {"พศ", "2550"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "terms"), [
+    ("6.2.1", {"6.2.1", "6.2"}), ("6.2.1. Presencia", {"6.2.1", "6.2", "presencia"}), ("C++", {"c++"}),
+    ("C++17", {"c++", "17"}), ("C#.", {"c#"}), ("C", {"c"}), ("R", {"r"}), ("C/C++", {"c", "c++"}),
+    ("NS-3", {"ns-3", "ns3", "ns", "3"}), ("A-12", {"a-12", "a12", "a", "12"}),
+    ("2007/46/CE", {"2007/46/ce", "2007/46", "46/ce", "2007", "46", "ce"}),
+    ("RD-750/2010", {"rd-750/2010", "rd-750", "750/2010", "rd", "750", "2010"}),
+    ("ana.ruiz@example.com", {"ana.ruiz@example.com", "ana.ruiz", "example.com", "ana", "ruiz", "example", "com"}),
+    ("v1.2", {"v1.2", "v1", "v", "1", "2"}), ("1,234.5", {"1234.5"}), ("1.234,5", {"1234.5"}),
+    ("1,234,567", {"1234567"}), ("1.234.567", {"1234567", "1.234.567"}), ("1,234", {"1234", "1.234"}),
+    ("3,5", {"3.5"}), ("1,2,3", {"1", "2", "3"}), ("1.5,2.5,7", {"1.5", "2.5", "7"}),
+    ("100km", {"100km", "100", "km"}), ("m² CO₂", {"m2", "m", "co2", "co", "2"}),
+    ("6½ 10⁶ nota¹", {"6", "1", "2", "10", "nota"}), ("5.º 3ª Name™", {"5", "3", "name"}),
+    ("max_tokens", {"max_tokens", "max", "tokens"}), ("node.js", {"node.js", "node", "js"}),
+    ("U.S.A.", {"usa"}), ("e-mail", {"e", "mail", "email"}), ("น.ส.3", {"นส", "น.ส.3", "3"}),
+    ("พ.ศ. 2550", {"พศ", "2550"}),
+])  # fmt: skip
 def test_codes_are_kept_whole_and_in_parts(text: str, terms: set[str]) -> None:
     assert set(Tokenizer().tokens(text)) - {"⁄"} == terms
 
@@ -96,19 +90,16 @@ def test_stop_words_written_as_codes_are_kept() -> None:
     assert english.tokens("TERMS OF THE CONTRACT") == english.tokens("terms contract")
 
 
-@pytest.mark.parametrize(
-    ("language", "written", "typed"),
-    [
-        ("es", "homologación", "homologacion"), ("es", "homologaciones", "HOMOLOGACIÓN"),
-        ("es", "España", "espana"), ("pt", "homologações", "homologacao"), ("fr", "activités", "activite"),
-        ("it", "attività", "attivita"), ("de", "Prüfungen", "prufung"), ("el", "λόγος", "ΛΟΓΟΣ"),
-        ("ru", "ёлка", "елка"), ("ar", "أحمد", "احمد"), ("fa", "می\u200cخواهم", "ميخواهم"),
-        ("th", "น้ำ", "น\u0e4d\u0e49า"), ("th", "แมว", "เเมว"), ("en", "NS-3", "ns3"), ("en", "e-mail", "Email"),
-        ("en", "１２３", "123"), ("en", "2012-01-04", "4 January 2012"), ("es", "2012/1/4", "4 de enero de 2012"),
-        ("ru", "2012-05-14T12:30", "14 мая"), ("fr", "2012-08", "août 2012"), ("en", "version 3.0.0", "version 3"),
-        ("en", "DEC 1997", "December 1997"), ("en", "Sept. 4", "4 September"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("language", "written", "typed"), [
+    ("es", "homologación", "homologacion"), ("es", "homologaciones", "HOMOLOGACIÓN"),
+    ("es", "España", "espana"), ("pt", "homologações", "homologacao"), ("fr", "activités", "activite"),
+    ("it", "attività", "attivita"), ("de", "Prüfungen", "prufung"), ("el", "λόγος", "ΛΟΓΟΣ"),
+    ("ru", "ёлка", "елка"), ("ar", "أحمد", "احمد"), ("fa", "می\u200cخواهم", "ميخواهم"),
+    ("th", "น้ำ", "น\u0e4d\u0e49า"), ("th", "แมว", "เเมว"), ("en", "NS-3", "ns3"), ("en", "e-mail", "Email"),
+    ("en", "１２３", "123"), ("en", "2012-01-04", "4 January 2012"), ("es", "2012/1/4", "4 de enero de 2012"),
+    ("ru", "2012-05-14T12:30", "14 мая"), ("fr", "2012-08", "août 2012"), ("en", "version 3.0.0", "version 3"),
+    ("en", "DEC 1997", "December 1997"), ("en", "Sept. 4", "4 September"),
+])  # fmt: skip
 def test_other_spelling_finds_it(language: str, written: str, typed: str) -> None:
     tokenizer = Tokenizer(language)
     assert count_overlap(tokenizer.tokens(typed), tokenizer.tokens(written)) == 1.0
@@ -157,8 +148,7 @@ def test_query_tokens_leave_out_the_shorter_grams_of_long_runs() -> None:
     tokenizer = Tokenizer("th")
     assert tokenizer.query_tokens("แมวดำ") == ["แมว", "มวด", "วดํ", "ดํา"]
     assert tokenizer.query_tokens("ปู") == ["ปู"]
-    assert tokenizer.query_tokens("我的猫") == ["我的", "的猫"]
-    assert tokenizer.query_tokens("猫") == ["猫"]
+    assert (tokenizer.query_tokens("我的猫"), tokenizer.query_tokens("猫")) == (["我的", "的猫"], ["猫"])
     assert Tokenizer("en").query_tokens("running C++") == ["run", "c++"]
 
 
@@ -221,20 +211,17 @@ def test_a_text_is_cut_alike_whether_or_not_all_of_a_document_is_ascii(text: str
     assert tokenizer.tokens(f"{text}\n\nx1x") == [*own, *tokenizer.tokens("x1x")]
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("How do I set the alarm on the NS-7 mast?", ["ns7"]), ("what does E17 mean on the AQ-12", ["e17", "aq12"]),
-        ("serial numbers from 3A-20000 on", ["3a20000"]), ("¿Qué dice el Artículo 57?", ["artículo 57"]),
-        ("importe de la tasa T-06", ["t06"]), ("โฉนดเลขที่ 10234 ใครเป็นเจ้าของ", ["เลขที่ 10234"]),
-        ("โฉนดเลขที่10234", ["เลขที่ 10234"]), ("น.ส.3ก คืออะไร", ["นส3ก"]), ("ค่าธรรมเนียมรหัส ธน-06 คือ", ["ธน06"]),
-        ("ส.ป.ก.4-01 ในนครราชสีมา", ["สปก401"]), ("เลขที่ ๑๐๒๓๔", ["เลขที่ 10234"]),
-        ("article 6.2.3, article 6.2.3", ["article 6.2.3"]),
-        ("in 2024 it cost 60,000 euro for 20 people, 15 minutes each", []),
-        ("the 10th of May and a 15-minute break", []), ("", []),
-        ("ค่าธรรมเนียมรหัสธน-06", []),  # it touches words without spaces
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "found"), [
+    ("How do I set the alarm on the NS-7 mast?", ["ns7"]), ("what does E17 mean on the AQ-12", ["e17", "aq12"]),
+    ("serial numbers from 3A-20000 on", ["3a20000"]), ("¿Qué dice el Artículo 57?", ["artículo 57"]),
+    ("importe de la tasa T-06", ["t06"]), ("โฉนดเลขที่ 10234 ใครเป็นเจ้าของ", ["เลขที่ 10234"]),
+    ("โฉนดเลขที่10234", ["เลขที่ 10234"]), ("น.ส.3ก คืออะไร", ["นส3ก"]), ("ค่าธรรมเนียมรหัส ธน-06 คือ", ["ธน06"]),
+    ("ส.ป.ก.4-01 ในนครราชสีมา", ["สปก401"]), ("เลขที่ ๑๐๒๓๔", ["เลขที่ 10234"]),
+    ("article 6.2.3, article 6.2.3", ["article 6.2.3"]),
+    ("in 2024 it cost 60,000 euro for 20 people, 15 minutes each", []),
+    ("the 10th of May and a 15-minute break", []), ("", []),
+    ("ค่าธรรมเนียมรหัสธน-06", []),  # it touches words without spaces
+])  # fmt: skip
 def test_finds_what_names_one_thing(text, found):
     assert identifiers(text) == found
 

@@ -65,13 +65,10 @@ def test_a_complete_question_is_left_alone(row):
     assert not leans(row["asked"], row["last"])
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "Who runs IT?", "¿Quién es Carlos?", "¿A qué hora son las charlas?", "เขาใหญ่อยู่จังหวัดไหน", "มันสำปะหลังปลูกอย่างไร",
-        "ที่ดินบนภูเขา", "สถานีน้ำมัน", "ดอกเบี้ยร้อยละ", "Wo arbeiten Sie?", "How long does it take to approve a claim?",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("asked", [
+    "Who runs IT?", "¿Quién es Carlos?", "¿A qué hora son las charlas?", "เขาใหญ่อยู่จังหวัดไหน", "มันสำปะหลังปลูกอย่างไร",
+    "ที่ดินบนภูเขา", "สถานีน้ำมัน", "ดอกเบี้ยร้อยละ", "Wo arbeiten Sie?", "How long does it take to approve a claim?",
+])  # fmt: skip
 def test_words_that_look_like_pronouns_are_none(asked):
     assert not leans(asked)
 
@@ -91,14 +88,11 @@ def test_what_is_nearest_in_meaning_is_replaced():
     assert stand_alone(asked, last, near=lambda _text, _others: ()) == "What is the maximum length of the weight?"
 
 
-@pytest.mark.parametrize(
-    ("asked", "last"),
-    [
-        ("", ""), ("?", "?"), ("and", "and"), ("and for trailers?", ""), ("it", "?!"), ("¿y?", "¿?"), ("ล่ะ", "ล่ะ"),
-        ("and " * 200, "What is it?"), ("And E17?", "E" * 5_000), ("\ud800?", "and \ud800?"),
-        ("it {topic}", "{last} {0}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "last"), [
+    ("", ""), ("?", "?"), ("and", "and"), ("and for trailers?", ""), ("it", "?!"), ("¿y?", "¿?"), ("ล่ะ", "ล่ะ"),
+    ("and " * 200, "What is it?"), ("And E17?", "E" * 5_000), ("\ud800?", "and \ud800?"),
+    ("it {topic}", "{last} {0}"),
+])  # fmt: skip
 def test_nothing_breaks_on_odd_texts(asked, last):
     assert isinstance(stand_alone(asked, last), str)
     leans(asked)

@@ -153,15 +153,12 @@ def test_heavy_keys_keep_no_arrays_and_keys_of_any_kind_compare():
     assert [leaf.rows is None for leaf in tree.leaves()] == [True, False, True]
     tree = tree.insert(np.array([0.5, 1.0, 1.5, 3.5]), np.arange(len(found), len(found) + 4, dtype=np.uint32))
     depth(tree.root)
-    assert len(tree.equal(1.0)) == 5_001
-    assert len(above(tree, 1.0, False)) == 5_012
+    assert (len(tree.equal(1.0)), len(above(tree, 1.0, False))) == (5_001, 5_012)
     assert len(tree.delete(BitMap(range(4_995))).equal(1.0)) == 6
     entries = [(2**53, 1), (2**53 + 1, 2), (1.5, 3), (10**30, 4), (float("inf"), 5), (-(10**400), 6)]
     tree = btree.BPlusTree().insert(*arrays(entries, object))
-    assert list(tree.equal(2**53)) == [1]
-    assert list(above(tree, 2**53, False)) == [2, 4, 5]
-    assert list(below(tree, 1.5, False)) == [6]
-    assert list(above(tree, 10**400, True)) == [5]
+    assert (list(tree.equal(2**53)), list(above(tree, 2**53, False))) == ([1], [2, 4, 5])
+    assert (list(below(tree, 1.5, False)), list(above(tree, 10**400, True))) == ([6], [5])
 
 
 def test_rows_with_several_keys_are_on_both_sides_and_an_empty_tree_has_none():
@@ -226,8 +223,7 @@ def test_text_true_and_the_boolean_are_two_of_many_values_and_without_texts_bool
     texts, booleans = values.split_texts()
     assert texts.tolist() == [1, 2, 3]
     for index in (btree.InvertedIndex().insert(values).without_texts(), btree.InvertedIndex().insert(booleans)):
-        assert lists(index) == {(bool, True): {2}}
-        assert index.cost == 0
+        assert (lists(index), index.cost) == ({(bool, True): {2}}, 0)
     index = btree.InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
     assert lists(index.renumber(np.array([5, 4, 9, 2], dtype=np.uint32))) == {(str, "x"): {4, 2}, (str, "y"): {5}}
     index = btree.InvertedIndex().insert(factorised([("x", 1)]))

@@ -70,28 +70,25 @@ def accepted(rows, filters):
     return {node_id for node_id, row in rows.items() if matches(row, filters)}
 
 
-@pytest.mark.parametrize(
-    ("rows", "key", "value", "operator", "expected"),
-    [
-        (ROWS, "province", "Bangkok", "==", ["n2", "n3"]),
-        (ROWS, "province", ["Bangkok", "Chiang Mai"], "in", ["n1", "n2", "n3"]),
-        (ROWS, "province", "Bangkok", "!=", ["n1"]), (ROWS, "area", 7.5, "<=", ["n1", "n2"]),
-        (ROWS, "area", 20.0, "==", ["n3"]), (ROWS, "area", None, "is_empty", ["n4"]),
-        (ROWS, "sold", "true", "==", ["n1"]), (ROWS, "tags", ["a", "b"], "all", ["n1"]),
-        (ROWS, "tags", "b", "contains", ["n1", "n2"]), (ROWS, "day", "2020-02-01", ">=", ["n2"]),
-        (ROWS, "day", "2020-02-01", "<", ["n1"]), (ROWS, "mixed", 3, "==", ["n4"]),
-        (ROWS, "mixed", "true", "==", ["n4"]), (ROWS, "province", "ANG", "text_match", []),
-        (ROWS, "province", "CHIANG", "text_match_insensitive", ["n1"]),
-        (ROWS, "note", None, "is_empty", ["n1", "n2", "n4"]),
-        (ROWS, "nowhere", None, "is_empty", ["n1", "n2", "n3", "n4"]), (ROWS, "nowhere", "x", "!=", []),
-        (STAND_INS, "int", 3, "==", ["n1"]), (STAND_INS, "half", 0.5, "==", ["n1"]),
-        (STAND_INS, "red", "red", "==", ["n1"]), (STAND_INS, "flag", "true", "==", ["n1"]),
-        (STAND_INS, "set", "x", "==", ["n1"]), (STAND_INS, "a.b", 1, "==", ["n2"]),
-        (STAND_INS, "x') OR '1'='1", 2, "==", ["n2"]), (STAND_INS, "tags[0]", 3, "==", ["n2"]),
-        (LARGE, "k", 2**53 + 1, "==", ["n1"]), (LARGE, "k", 2**53, ">", ["n1"]),
-        (FLOATS, "k", 10**400, ">=", ["n2"]), ({}, "k", 1, ">", []), ({}, "k", None, "is_empty", []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "key", "value", "operator", "expected"), [
+    (ROWS, "province", "Bangkok", "==", ["n2", "n3"]),
+    (ROWS, "province", ["Bangkok", "Chiang Mai"], "in", ["n1", "n2", "n3"]),
+    (ROWS, "province", "Bangkok", "!=", ["n1"]), (ROWS, "area", 7.5, "<=", ["n1", "n2"]),
+    (ROWS, "area", 20.0, "==", ["n3"]), (ROWS, "area", None, "is_empty", ["n4"]),
+    (ROWS, "sold", "true", "==", ["n1"]), (ROWS, "tags", ["a", "b"], "all", ["n1"]),
+    (ROWS, "tags", "b", "contains", ["n1", "n2"]), (ROWS, "day", "2020-02-01", ">=", ["n2"]),
+    (ROWS, "day", "2020-02-01", "<", ["n1"]), (ROWS, "mixed", 3, "==", ["n4"]),
+    (ROWS, "mixed", "true", "==", ["n4"]), (ROWS, "province", "ANG", "text_match", []),
+    (ROWS, "province", "CHIANG", "text_match_insensitive", ["n1"]),
+    (ROWS, "note", None, "is_empty", ["n1", "n2", "n4"]),
+    (ROWS, "nowhere", None, "is_empty", ["n1", "n2", "n3", "n4"]), (ROWS, "nowhere", "x", "!=", []),
+    (STAND_INS, "int", 3, "==", ["n1"]), (STAND_INS, "half", 0.5, "==", ["n1"]),
+    (STAND_INS, "red", "red", "==", ["n1"]), (STAND_INS, "flag", "true", "==", ["n1"]),
+    (STAND_INS, "set", "x", "==", ["n1"]), (STAND_INS, "a.b", 1, "==", ["n2"]),
+    (STAND_INS, "x') OR '1'='1", 2, "==", ["n2"]), (STAND_INS, "tags[0]", 3, "==", ["n2"]),
+    (LARGE, "k", 2**53 + 1, "==", ["n1"]), (LARGE, "k", 2**53, ">", ["n1"]),
+    (FLOATS, "k", 10**400, ">=", ["n2"]), ({}, "k", 1, ">", []), ({}, "k", None, "is_empty", []),
+])  # fmt: skip
 def test_each_operator(rows, key, value, operator, expected):
     assert found(built(rows), key, value, operator) == expected
 
@@ -109,8 +106,7 @@ def test_numbers_that_no_float64_holds_come_later_and_without_a_filter_all_nodes
     index = built({"n1": {"k": 1.0}})
     index.update([("n2", {"k": 2**63 + 1}), ("n3", {"k": 10**400})])
     index.update([("n4", {"k": 2.0})])
-    assert found(index, "k", 2**63, ">") == ["n2", "n3"]
-    assert found(index, "k", 1, "==") == ["n1"]
+    assert (found(index, "k", 2**63, ">"), found(index, "k", 1, "==")) == (["n2", "n3"], ["n1"])
     assert found(index, "k", 2, "<=") == ["n1", "n4"]
     for nothing in (None, MetadataFilters(filters=[]), MetadataFilters(filters=[MetadataFilters(filters=[])])):
         assert sorted(built().candidates(nothing)) == list(ROWS)
@@ -119,8 +115,7 @@ def test_numbers_that_no_float64_holds_come_later_and_without_a_filter_all_nodes
 class TestCandidateSet:
     def test_it_is_a_set_of_ids_that_narrowing_never_widens_and_bm25_takes_as_it_is(self):
         candidates = built().candidates(BANGKOK)
-        assert candidates == {"n2", "n3"}
-        assert candidates & {"n3", "n9"} == {"n3"}
+        assert (candidates, candidates & {"n3", "n9"}) == ({"n2", "n3"}, {"n3"})
         assert [node_id in candidates for node_id in ("n2", "n1", "n9", 7)] == [True, False, False, False]
         assert (len(candidates), bool(candidates)) == (2, True)
         assert repr(candidates) == "CandidateSet(count=2, exact=True)"
@@ -139,8 +134,7 @@ class TestCandidateSet:
         before = index.candidates(BANGKOK)
         index.update([("n2", {"province": "Lampang"}), ("n5", {"province": "Bangkok"})])
         index.update(deleted=["n3"])
-        assert before == {"n2", "n3"}
-        assert index.candidates(BANGKOK) == {"n5"}
+        assert (before, index.candidates(BANGKOK)) == ({"n2", "n3"}, {"n5"})
         index.update((f"m{i}", {"province": "Bangkok"}) for i in range(20_000))  # tidied up meanwhile
         assert sorted(before) == ["n2", "n3"]
         ids = ["", "ก" * 50, "half \ud800", "a\0b", "n1" * 500]
@@ -241,14 +235,12 @@ class TestChanges:
     def test_replacing_forgets_the_old_values_and_one_change_removes_and_adds(self):
         index = built()
         index.update([("n2", {"province": "Lampang"})])
-        assert len(index) == 4
-        assert found(index, "province", "Bangkok") == ["n3"]
+        assert (len(index), found(index, "province", "Bangkok")) == (4, ["n3"])
         assert found(index, "area", 7.5) == found(index, "sold", "false") == []
         assert found(index, "province", "Lampang") == ["n2"]
         index = built()
         index.update([("n9", {"province": "Bangkok"})], ["n2", "n3", "unknown"], version=5)
-        assert found(index, "province", "Bangkok") == ["n9"]
-        assert (index.version, len(index)) == (5, 3)
+        assert (found(index, "province", "Bangkok"), index.version, len(index)) == (["n9"], 5, 3)
         index.update(deleted=["n9"])
         assert index.version == 5
         index.update(version=6)
@@ -258,15 +250,13 @@ class TestChanges:
         index = built({})
         for items, deleted, expected in [(ROWS, (), ["n2", "n3"]), ({}, ROWS, []), (ROWS, (), ["n2", "n3"])]:
             index.update(items.items(), deleted)
-            assert len(index) == len(items)
-            assert found(index, "area", 6, ">") == expected
+            assert (len(index), found(index, "area", 6, ">")) == (len(items), expected)
         index = built()
         for number in range(12):
             index.update((f"n{i}", {"turn": number, "i": i}) for i in range(1_000))
         assert len(index) == 1_000
         assert len(index.numbering) < 8_000
-        assert len(index.candidates(where("turn", 11))) == 1_000
-        assert found(index, "i", 3) == ["n3"]
+        assert (len(index.candidates(where("turn", 11))), found(index, "i", 3)) == (1_000, ["n3"])
 
 
 def test_clustering_changes_nothing_but_the_order(monkeypatch):
@@ -364,8 +354,7 @@ def test_any_metadata_survives_any_changes(tmp_path_factory, case, data):
     loaded = MetadataIndex.load(folder, 1)
     left = {node_id: row for node_id, row in nodes.items() if node_id not in gone}
     assert set(loaded.candidates(filters)) == {node_id for node_id, row in left.items() if oracle(row, filters)}
-    assert contents(loaded) == contents(index)
-    assert len(loaded) == len(left)
+    assert (contents(loaded), len(loaded)) == (contents(index), len(left))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -449,8 +438,7 @@ def test_built_once_for_a_version_and_follows_what_is_added_replaced_and_removed
     assert index.candidates(where("province", "Bangkok")) == {"n1", "n3"}
     assert index.candidates(where("year", 2020, ">")) == {"n2", "n3"}
     assert index.candidates(None) == {"n1", "n2", "n3"}
-    assert index.candidates(where("provinc", "x")) == set()
-    assert builds == [index.version]
+    assert (index.candidates(where("provinc", "x")), builds) == (set(), [index.version])
     for key in ("doc_id", "document_id", "ref_doc_id"):
         assert index.candidates(where(key, "d1")) == {"n1", "n2"}
     Indexer(index).add_nodes([make_node(4, "d2", province="Bangkok", year=2030)])
@@ -466,16 +454,13 @@ def test_a_change_that_fails_changes_nothing_and_one_that_is_told_is_no_reason_t
         raise KeyError
     with index.changing(removed=["n1"]):
         pass  # the version is as it was, so there was no change
-    assert index.candidates(where("year", 2020)) == {"n1"}
-    assert len(builds) == 1
+    assert (index.candidates(where("year", 2020)), len(builds)) == ({"n1"}, 1)
     before = index.candidates(where("province", "Bangkok"))
     node = make_node(9, "d9", province="Bangkok")
     with index.changing(written=[node], removed=["n1"]):
         index.catalog.confirm_removal(["d1"])
     assert index.candidates(where("province", "Bangkok")) == {"n3", "n9"}
-    assert index.candidates(where("doc_id", "d9")) == {"n9"}
-    assert before == {"n1", "n3"}
-    assert len(builds) == 1
+    assert (index.candidates(where("doc_id", "d9")), before, len(builds)) == ({"n9"}, {"n1", "n3"}, 1)
 
 
 def test_read_from_its_saved_form_with_later_changes_and_built_again_when_damaged(
@@ -484,15 +469,13 @@ def test_read_from_its_saved_form_with_later_changes_and_built_again_when_damage
     index.metadata()
     index.close()
     again = open_storage().open("docs", embedding)
-    assert again.candidates(where("province", "Bangkok")) == {"n1", "n3"}
-    assert len(builds) == 1
+    assert (again.candidates(where("province", "Bangkok")), len(builds)) == ({"n1", "n3"}, 1)
     with again.changing(removed=["n1"]):
         again.catalog.confirm_removal([])
     again.close()
     again.close()
     again = open_storage().open("docs", embedding)
-    assert again.candidates(where("province", "Bangkok")) == {"n3"}
-    assert len(builds) == 1
+    assert (again.candidates(where("province", "Bangkok")), len(builds)) == ({"n3"}, 1)
     again.close()
     (index.folder / "metadata" / "arrays.npz").write_bytes(b"x")
     with caplog.at_level(logging.WARNING):
@@ -604,8 +587,7 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
             in_memory = search(large, workers)
         finally:
             type(large.vector_store).query = original
-        assert in_memory == by_engine
-        assert len(in_memory) == 12
+        assert (in_memory, len(in_memory)) == (by_engine, 12)
         assert not calls
         metadata = {"kind": "k1", "year": 40}
         fresh = TextNode(
