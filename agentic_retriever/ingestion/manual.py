@@ -129,7 +129,8 @@ class _Page:
         """Read one line, and those of ``given`` that belong to it."""
         request = _REQUEST.fullmatch(line) if len(line) <= _MAX_LINE else None
         while request is not None and request[1] in {"if", "ie", "el"}:
-            request = _REQUEST.fullmatch(self._held_back(request[1], request[2], given))
+            line = self._held_back(request[1], request[2], given)
+            request = _REQUEST.fullmatch(line)
         if request is None:
             self._say(self._plain(line))
             return

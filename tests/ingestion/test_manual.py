@@ -31,6 +31,7 @@ do on \*(Os, don\*(Aqt
 .BR ask ( 1 )
 .br
 why.\" not shown
+.if n Shown.
 .SS "Two words"
 .TP
 .B \-t
@@ -75,7 +76,7 @@ lamp - switch a lamp
 # EXIT STATUS
 
 Zero, if lamp(8) did what it should do on Linux, don't ask(1)
-why.
+why. Shown.
 
 ## Two words
 
