@@ -39,7 +39,8 @@ class Served:
         self.process.send_signal(sent)
         code = self.process.wait(60)
         self.reader.join(10)
-        self.process.stdout.close()
+        for stream in (self.process.stdout, self.process.stderr):
+            stream.close()
         return code
 
 
