@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import takewhile
 from typing import Any, Final
 
-from agentic_retriever.ingestion.documents import TERM
+from agentic_retriever.ingestion.documents import TERM, clean_text
 
 _IS_MANUAL: Final = re.compile(r"^[.'][ \t]*(?:TH|SH|Dd|Dt|Sh)\b", re.MULTILINE)
 _NAME: Final = r"\(..|\[[^\]\n]{0,60}\]"
@@ -24,32 +24,14 @@ _ESCAPE: Final = re.compile(
 )
 _ARGUMENT: Final = re.compile(r'"((?:[^"]|"")*)"?|((?:\\.|[^\s\\])+)')
 _REQUEST: Final = re.compile(r"[.'][ \t]*((?:\\[^\"#]|[^\s\\])*)[ \t]*(.*)")
-_GLUE: Final = re.compile(" *\ue000 *")  # where words stand without a space
+_GLUE: Final = re.compile(" ?\ue000 ?")  # where words stand without a space
 _UNSPACED: Final = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _BREAKS: Final = ("PP", "P", "LP", "sp", "Sp", "SP", "HP", "RS", "RE", "INDENT", "UNINDENT", "Pp", "YS")
 _FONTS: Final = ("B", "I", "R", "SM", "SB", "CW", "SY")
 _MIXED: Final = ("BR", "RB", "BI", "IB", "IR", "RI")
 _SILENT: Final = (
-    "PD",
-    "DT",
-    "IX",
-    "UC",
-    "AT",
-    "Dd",
-    "Os",
-    "Bk",
-    "Ek",
-    "TE",
-    "Sm",
-    "Rs",
-    "Re",
-    "Rv",
-    "Ex",
-    "Lb",
-    "EQ",
-    "EN",
-    "Hf",
-)
+    "PD", "DT", "IX", "UC", "AT", "Dd", "Os", "Bk", "Ek", "TE", "Sm", "Rs", "Re", "Rv", "Ex", "Lb", "EQ", "EN", "Hf",
+)  # fmt: skip
 _AS_IS: Final = {"nf": True, "EX": True, "Vb": True, "Bd": True, "fi": False, "EE": False, "Ve": False, "Ed": False}
 _TITLES: Final = {"SH": "# ", "SS": "## ", "Sh": "# ", "Ss": "## "}
 _DEFINES: Final = {"de": 1, "de1": 1, "am": 1, "ig": 0}  # and which of its words says where it ends
@@ -72,7 +54,7 @@ def manual_to_text(source: str) -> tuple[str, str]:
     given = iter(re.sub(r"(?<!\\)\\\n", "", source).split("\n"))
     for line in given:
         page.read(line, given)
-    text = page.text()
+    text = clean_text(page.text())
     first = next((line for line in text.split("\n") if line and not line.startswith("#")), "")
     return (first if 0 < len(first) <= _MAX_TAG else page.title), text
 
