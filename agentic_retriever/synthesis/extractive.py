@@ -786,6 +786,7 @@ def _widened(found: Found, scores: Scores, i: int, width: int, *, back: bool) ->
         sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at) and (back or j > i)]
         sides = [j for j in sides if (found[j].place, found[j].item) == (found[i].place, found[i].item)]
         sides = [j for j in sides if found[j].width <= room and scores[j] >= _LEAST_BESIDE * scores[i]]
+        sides = [j for j in sides if not found[j].text.startswith("|")]
         if not sides:
             return list(range(first, last + 1))
         best = max(sides, key=lambda j: scores[j])

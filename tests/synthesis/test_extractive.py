@@ -400,6 +400,9 @@ def test_a_sentence_that_does_not_say_all_is_quoted_with_what_stands_around_it_i
     text = "-r N: Send the reason code of the packet. By default, 7 is used.\n\n| Code |\n| --- |\n| 7 |"
     found = extract("Which reason code is sent unless I choose one?", [make_node(text, start=0)], max_sentences=1)
     assert found.text.endswith("By default, 7 is used. [1]")
+    text = "| Day | What |\n| --- | --- |\n| 1 | severity |\n\nA bug has a severity level of its own."
+    found = extract("What severity level can a bug of the server have?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "A bug has a severity level of its own. [1]"
 
 
 def figures(query, nodes, known=None):
