@@ -60,6 +60,12 @@ def test_the_same_file_is_the_same_document_under_every_name(bench, tmp_path):
     assert len(list((bench.folder / "files").iterdir())) == 2
 
 
+def test_a_manual_page_is_processed_under_the_name_that_it_is_kept_by(bench):
+    record = bench.process(bench.upload(b".TH LAMP 8\n.SH NAME\nlamp \\- switch a lamp\n", "lamp.8"))
+    [node] = bench.documents.nodes(record.id)
+    assert node.content.endswith("lamp - switch a lamp")
+
+
 def test_two_uploads_of_one_file_at_once_are_one_document(bench):
     records = in_threads(lambda name: bench.upload(LONG, name), [f"n{n}.md" for n in range(6)])
     assert len({record.id for record in records}) == 1
@@ -69,6 +75,7 @@ def test_two_uploads_of_one_file_at_once_are_one_document(bench):
 
 @pytest.mark.parametrize(("content", "name", "said"), [
     (b"text", "a.exe", "of no kind that can be read; allowed are .md"), (b"text", "noname", "of no kind"),
+    (b"text", "README", "of no kind"), (b"text", "a.txt.gz", "of no kind"),
     (
         b"{}", "a.jsonl",
         "holds many documents, one a line, and an upload is one; add them with: agentic-retriever index add",
