@@ -397,7 +397,8 @@ def _corpus(bench: _Bench, dataset: Dataset) -> Path:
     records = []
     for d in dataset.documents:
         place = folder / d.doc_id
-        if d.kind in {"md", "txt"} and place.suffix and place.resolve().is_relative_to(folder.resolve()):
+        written = d.kind in {"md", "txt"} and place.suffix.lower() in {".md", ".markdown", ".txt"}
+        if written and place.resolve().is_relative_to(folder.resolve()):
             place.parent.mkdir(parents=True, exist_ok=True)  # so that it is read as what it is
             place.write_text(d.text, encoding="utf-8", errors="replace")
         else:

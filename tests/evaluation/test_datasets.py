@@ -1,5 +1,6 @@
 """Data sets: folders, files, fine-tuning data, pseudo-queries, and the vectors of a benchmark."""
 
+import gzip
 import json
 from dataclasses import dataclass, field
 
@@ -210,6 +211,14 @@ def test_questions_made_of_the_documents_are_marked_everywhere(tmp_path):
     assert "pseudo-queries" in result.to_html()
     with pytest.raises(EvaluationError, match="given vectors are not theirs"):
         bench(tmp_path, tmp_path / "alone", vectors=tmp_path)
+
+
+def test_a_packed_text_is_measured_as_what_it_holds(tmp_path):
+    (tmp_path / "packed").mkdir()
+    text = f"# A treatise about lighthouses\n\nLight guides ships. {STORY}\n\n# Fields of barley\n\nBarley is {STORY}\n"
+    (tmp_path / "packed" / "wheat.md.gz").write_bytes(gzip.compress(text.encode()))
+    told = bench(tmp_path, tmp_path / "packed", strategies=["vector"]).to_dict()["datasets"]["packed"]
+    assert (told["documents"], told["problems"]["counts"]) == (1, {})
 
 
 def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, router):
