@@ -70,6 +70,16 @@ class SkippedSource:
 # LlamaIndex's vector stores write these themselves: metadata of these names would be overwritten silently.
 RESERVED_KEYS = frozenset({"_node_content", "_node_type", "doc_id", "document_id", "ref_doc_id"})
 TERM = "###### "  # what a term or an option becomes a heading by, below all others
+
+
+def markdown_table(rows: Sequence[Sequence[str]], *, headed: bool = True) -> str:
+    """Write rows as a table of Markdown, the first as its head."""
+    lines = ["| {} |".format(" | ".join(cell.replace("|", "\\|") for cell in row)) for row in rows]
+    if headed:
+        lines.insert(1, "|" + " --- |" * len(rows[0]))
+    return "\n".join(lines)
+
+
 _MAX_DEPTH = 4
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -139,7 +149,6 @@ def _json(value: object) -> str:
 # Files on the disk: what each is called, its bytes and its characters.
 
 MAX_SOURCE_BYTES = 50_000_000  # default size limit of one document (50 MB)
-PACKED = ".gz"
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -169,8 +178,7 @@ class SourceFile:
 
     @property
     def suffix(self) -> str:
-        """The suffix that says of what kind the file is, in lower case."""
-        return Path(unpacked_name(self.path)).suffix.lower()
+        return suffix_of(self.path)
 
     def document(self, text: str, *, kind: str, title: str = "") -> SourceDocument:
         return SourceDocument(
@@ -181,8 +189,7 @@ class SourceFile:
         if self.size() > self.max_bytes:
             raise too_large(self.max_bytes)
         try:
-            packed = self.path.suffix.lower() == PACKED
-            with gzip.open(self.path) if packed else self.path.open("rb") as stream:
+            with gzip.open(self.path) if is_packed(self.path) else self.path.open("rb") as stream:
                 data: bytes = stream.read(self.max_bytes + 1)
         except (gzip.BadGzipFile, EOFError, zlib.error) as err:
             raise SourceError("is no whole gzip file; save it again") from err
@@ -205,9 +212,18 @@ class SourceFile:
         return status.st_size
 
 
+def is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix that says of what kind a file is, in lower case."""
+    return Path(unpacked_name(path)).suffix.lower()
+
+
 def unpacked_name(path: Path) -> str:
     """Return what a file is called without ``.gz``, and without the ``.txt`` behind the suffix of a markup."""
-    name = path.name.removesuffix(path.suffix) if path.suffix.lower() == PACKED else path.name
+    name = path.stem if is_packed(path) else path.name
     return name[:-4] if name.lower().endswith((".rst.txt", ".md.txt", ".pod.txt")) else name
 
 

@@ -10,10 +10,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
-from agentic_retriever.ingestion.documents import TERM, clean_text
+from agentic_retriever.ingestion.documents import TERM, clean_text, markdown_table
 
 _IS_MANUAL: Final = re.compile(r"^[.'][ \t]*(?:TH|SH|Dd|Dt|Sh)\b", re.MULTILINE)
 _NAME: Final = r"\(..|\[[^\]\n]{0,60}\]"
@@ -25,7 +25,7 @@ _ESCAPE: Final = re.compile(
 _ARGUMENT: Final = re.compile(r'"((?:[^"]|"")*)"?|((?:\\.|[^\s\\])+)')
 _REQUEST: Final = re.compile(r"[.'][ \t]*((?:\\[^\"#]|[^\s\\])*)[ \t]*(.*)")
 _GLUE: Final = re.compile(" ?\ue000 ?")  # where words stand without a space
-_UNSPACED: Final = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
+_CJK: Final = re.compile("[\u3000-\u9fff\uff00-\uffef]")  # has no spaces between words, unlike Korean
 _BREAKS: Final = ("PP", "P", "LP", "sp", "Sp", "SP", "HP", "RS", "RE", "INDENT", "UNINDENT", "Pp", "YS")
 _FONTS: Final = ("B", "I", "R", "SM", "SB", "CW", "SY")
 _MIXED: Final = ("BR", "RB", "BI", "IB", "IR", "RI")
@@ -60,11 +60,11 @@ def manual_to_text(source: str) -> tuple[str, str]:
 
 
 @cache
-def _known(name: str) -> dict[str, Any]:
-    tables: dict[str, dict[str, Any]] = json.loads(
+def _tables() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(
         (files("agentic_retriever.ingestion") / "roff.json").read_text("utf-8")
     )
-    return tables[name]
+    return found
 
 
 class _Page:
@@ -147,7 +147,7 @@ class _Page:
     def _obey(self, name: str, args: list[str]) -> None:
         if name in self._requests:
             self._requests[name](name, args)
-        elif name in _known("mdoc") or name in _known("brackets") or name == "Xr":
+        elif name in _tables()["mdoc"] or name in _tables()["brackets"] or name == "Xr":
             self._say(self._inline([name, *args]))
         elif (name[:1].isupper() or name[:1] == "%") and args:  # a macro of the page's own, or of a reference
             self._say(" ".join(args))
@@ -165,7 +165,7 @@ class _Page:
             return chr(min(int(found["code"]), sys.maxunicode))
         if found["glyph"]:
             return _glyph(found["glyph"].removeprefix("(").removeprefix("[").removesuffix("]"))
-        return found["over"] or str(_known("escapes").get(found["char"], ""))
+        return found["over"] or str(_tables()["escapes"].get(found["char"], ""))
 
     # --- paragraphs ---
 
@@ -246,7 +246,7 @@ class _Page:
         if list(words[:1]) == ["Nm"]:
             self._name = self._name or "".join(words[1:2])
             words = words if len(words) > 1 else [self._name]
-        puts, brackets = _known("mdoc"), _known("brackets")
+        puts, brackets = _tables()["mdoc"], _tables()["brackets"]
         last = next((at for at in range(len(words), 0, -1) if words[at - 1] not in _CLOSING), 0)
         given, pieces, closing = iter(words[:last]), list[str](), list[str]()
         for word in given:
@@ -268,17 +268,18 @@ class _Page:
         formats = next((at for at, line in enumerate(lines) if line.rstrip().endswith(".")), -1)
         text = _with_cells_in_line("\n".join(lines[formats + 1 :]))
         rows = [line.split(tab) for line in text.split("\n") if line.strip(" _=") and line[0] not in ".'"]
-        cells = [[" ".join(self._plain(cell).replace("|", r"\|").split()) for cell in row] for row in rows]
-        written = [f"| {' | '.join(row)} |" for row in cells]
+        cells = [[" ".join(self._plain(cell).split()) for cell in row] for row in rows]
         self._end()
-        if written:
-            written.insert(1, f"|{' --- |' * len(cells[0])}")
-            self._written.append(f"{self._begin_item()}\n\n".lstrip() + "\n".join(written))
+        if cells:
+            self._written.append(f"{self._begin_item()}\n\n{markdown_table(cells)}".lstrip())
 
 
 def _joined(lines: Sequence[str]) -> str:
-    line = re.sub(r" *(\n) *|  +", lambda gap: gap[1] or " ", _GLUE.sub("", " ".join(lines)))
-    return _UNSPACED.sub("", line).strip()
+    line = "".join(
+        below if _CJK.match(above[-1:]) and _CJK.match(below) else f" {below}"
+        for above, below in pairwise(["", *lines])
+    )
+    return re.sub(r" *(\n) *|  +", lambda gap: gap[1] or " ", _GLUE.sub("", line)).strip()
 
 
 def _with_cells_in_line(text: str) -> str:
@@ -294,9 +295,9 @@ def _with_cells_in_line(text: str) -> str:
 
 def _glyph(name: str) -> str:
     """Return the character of a name such as ``lq``, ``:u`` or ``u20AC``."""
-    accent = _known("accents").get(name[:1], "")
-    if name in _known("glyphs"):
-        return str(_known("glyphs")[name])
+    accent = _tables()["accents"].get(name[:1], "")
+    if name in _tables()["glyphs"]:
+        return str(_tables()["glyphs"][name])
     if re.fullmatch(r"u[0-9A-F]{4,6}", name) and int(name[1:], 16) <= sys.maxunicode:
         return chr(int(name[1:], 16))
     return unicodedata.normalize("NFC", name[1:] + accent) if accent and len(name) == 2 else name * (len(name) == 1)

@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
-from agentic_retriever.ingestion.documents import PageSpan
+from agentic_retriever.ingestion.documents import PageSpan, markdown_table
 from agentic_retriever.text.scripts import UNSPACED
 
 # What a page has: words and drawn lines. ``y`` grows downwards.
@@ -690,8 +690,8 @@ class _Writer:
         if block.kind == "table":
             rows = block.rows
             if before and before.kind == "table" and block.fresh and len(before.rows[0]) == len(rows[0]):
-                return "\n", [("", _table(rows[1:] if rows[0] == before.rows[0] else rows, headed=False))]
-            return glue, [("", _table(rows, headed=True))]
+                return "\n", [("", markdown_table(rows[1:] if rows[0] == before.rows[0] else rows, headed=False))]
+            return glue, [("", markdown_table(rows))]
         if block.kind == "code":
             return glue, [
                 ("", "```\n{}\n```".format("".join(space + text for space, text in block.pieces).strip("\n")))
@@ -704,10 +704,3 @@ class _Writer:
             runs_on = not before.text.endswith(_ENDS) and block.text[:1].islower()
             glue = " " if runs_on else glue
         return glue, pieces
-
-
-def _table(rows: Sequence[Sequence[str]], *, headed: bool) -> str:
-    lines = ["| {} |".format(" | ".join(cell.replace("|", "\\|") for cell in row)) for row in rows]
-    if headed:
-        lines.insert(1, "|" + " --- |" * len(rows[0]))
-    return "\n".join(lines)

@@ -301,7 +301,7 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     **dict.fromkeys(CONVERTERS, read_office),
 }
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
-KINDS = f"{', '.join(SUPPORTED_SUFFIXES)}, manual pages (such as .1 or .3pm), README and the like, and these as .gz"
+KINDS = f"{', '.join(SUPPORTED_SUFFIXES)}, manual pages such as .1, README and the like, and all but .jsonl as .gz"
 _MANUAL = re.compile(r"\.[1-9][a-z]{0,4}")
 _PLAIN = re.compile(r"README\..+|[A-Z][A-Z\d_-]+")  # names of texts that have no suffix of a kind
 _DIGEST_BLOCK = 1 << 20
@@ -313,9 +313,8 @@ def is_readable(path: Path) -> bool:
 
 
 def _reader_of(path: Path) -> Callable[[documents.SourceFile], Iterator[_Item]] | None:
-    name = documents.unpacked_name(path)
-    suffix = Path(name).suffix.lower()
-    if suffix == ".jsonl" and path.suffix.lower() == documents.PACKED:
+    name, suffix = documents.unpacked_name(path), documents.suffix_of(path)
+    if suffix == ".jsonl" and documents.is_packed(path):
         return None  # it is read line by line
     guessed = _read_manual if _MANUAL.fullmatch(suffix) else _read_text if _PLAIN.fullmatch(name) else None
     return _READERS.get(suffix, guessed)
@@ -453,7 +452,7 @@ class BoundedReader(AbstractContextManager["BoundedReader"]):
             self._process = None
 
     def read(self, path: Path, *, root: Path, max_bytes: int, follow_links: bool) -> Iterator[_Item]:
-        suffix, heavy = Path(documents.unpacked_name(path)).suffix.lower(), path.suffix.lower() == documents.PACKED
+        suffix, heavy = documents.suffix_of(path), documents.is_packed(path)
         with suppress(OSError):
             size, least = path.stat().st_size, _SMALL if suffix in {".htm", ".html"} else None
             least = least if self._from_bytes is None else self._from_bytes

@@ -737,11 +737,10 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Qu
 
 def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
     """Tell whether a sentence has the kind of answer that is asked for, or nearly all words of the question."""
-    if c.text.startswith("|") or (DEFAULT in question.kinds and _patterns("shows")[DEFAULT].search(c.text)):
+    if c.text.startswith("|"):
         return True
-    kinds = question.kinds - {LISTING, OVERVIEW, DEFAULT}
-    shows = bool(kinds) and satisfaction(kinds, c.text, question.text) >= 1
-    return dominant_script(c.text) not in _CLAUSE_SCRIPTS and (shows or coverage(weights, c.terms) >= _MOST_OF_ALL)
+    says = satisfaction(question.kinds, c.text, question.text) >= 1 or coverage(weights, c.terms) >= _MOST_OF_ALL
+    return says and dominant_script(c.text) not in _CLAUSE_SCRIPTS
 
 
 def _items_of(found: Found, i: int) -> list[int]:
@@ -781,12 +780,11 @@ def _items_beside(found: Found, i: int) -> list[int]:
 def _widened(found: Found, scores: Scores, i: int, width: int, *, back: bool) -> list[int]:
     """Take in what stands around a sentence in its section, the better side first, up to a width in characters."""
     first = last = i
-    room = width - found[i].width
+    room, alike = width - found[i].width, (found[i].place, found[i].item, False)
     while True:
         sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at) and (back or j > i)]
-        sides = [j for j in sides if (found[j].place, found[j].item) == (found[i].place, found[i].item)]
+        sides = [j for j in sides if (found[j].place, found[j].item, found[j].text.startswith("|")) == alike]
         sides = [j for j in sides if found[j].width <= room and scores[j] >= _LEAST_BESIDE * scores[i]]
-        sides = [j for j in sides if not found[j].text.startswith("|")]
         if not sides:
             return list(range(first, last + 1))
         best = max(sides, key=lambda j: scores[j])

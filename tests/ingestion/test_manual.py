@@ -181,6 +181,10 @@ LINES = st.sampled_from(
 )
 
 
+def test_lines_are_put_together_as_their_script_is_written():
+    assert manual_to_text(".SH A\n日本語を\n読む 人\n한국\n어\n")[1] == "# A\n\n日本語を読む 人 한국 어"
+
+
 @given(st.lists(st.tuples(LINES, WORDS)))
 def test_no_word_of_a_page_is_lost_or_moved(lines):
     source = "\n".join(line.replace("{}", words) for line, words in lines)
