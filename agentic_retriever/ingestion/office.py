@@ -31,7 +31,10 @@ _MEDIA = (".png", ".jpg", ".jpeg", ".gif", ".emf", ".wmf", ".svg", ".mp3", ".mp4
 _MEDIA_SHARE = 4  # times max_bytes: python-pptx holds them all in memory
 _DOCX_SHARE = 0.2  # of max_bytes: mammoth takes about 2.5 s and 30 MB for each MB of XML
 _PROPERTIES = {"title": "title", "creator": "author", "created": "created", "modified": "modified", "date": "created"}
+_AS_HTML = {"p": "p", "list": "ul", "list-item": "li", "table": "table", "table-row": "tr", "table-cell": "td"}
+_UNSAID = frozenset({"annotation", "note-citation", "page-number", "table-of-content", "tracked-changes"})
 _MAX_CELL = 32_767  # as in Excel: a million cells may share one string
+_MAX_COLUMNS = 16_384
 _NAMESPACED = "{*}"
 
 
@@ -100,9 +103,9 @@ def _properties(root: Any) -> dict[str, str]:  # noqa: ANN401 - lxml comes witho
     return {name: text for name, text in reversed(list(found)) if name is not None and text.strip()}
 
 
-def _core_properties(archive: zipfile.ZipFile) -> dict[str, str]:
-    with suppress(KeyError):
-        return _properties(_parsed(archive.read("docProps/core.xml")))
+def _core_properties(archive: zipfile.ZipFile, part: str = "docProps/core.xml") -> dict[str, str]:
+    with suppress(KeyError):  # the date of OpenDocument is that of the last change
+        return _properties(_parsed(archive.read(part).replace(b"dc:date>", b"dc:modified>")))
     return {}
 
 
@@ -124,6 +127,11 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         written = written.removesuffix(" 00:00:00")
     return " ".join(written.split()).replace("|", "\\|")
+
+
+def _sheet(title: str, rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    for at, line in enumerate(_table(rows)):
+        yield line if at else f"\n\n## {title}\n\n{line}"
 
 
 def _from_docx(data: bytes, max_bytes: int) -> _Pieces:
@@ -171,11 +179,56 @@ def _from_xlsx(data: bytes, max_bytes: int) -> _Pieces:
     book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True, keep_links=False)
     for sheet in book.worksheets:
         sheet.reset_dimensions()  # what the file claims may be a million rows too many
-        rows = _table([one[:_MAX_CELL] if isinstance(one, str) else one for one in row] for row in sheet.values)
-        first = next(rows, "")
-        if first:
-            yield f"\n\n## {sheet.title}\n\n{first}"
-            yield from rows
+        rows = ([one[:_MAX_CELL] if isinstance(one, str) else one for one in row] for row in sheet.values)
+        yield from _sheet(sheet.title, rows)
+
+
+def _from_opendocument(data: bytes, max_bytes: int) -> _Pieces:
+    """Give the elements of a text or of slides the names of HTML's, and write sheets as tables."""
+    archive = _opened(data, max_bytes)
+    if b"encryption-data" in archive.read("META-INF/manifest.xml"):
+        raise SourceError("is locked by a password; save a copy without one")
+    yield _core_properties(archive, "meta.xml")
+    root = _parsed(archive.read("content.xml"))
+    body = root.find(f"{_NAMESPACED}body")
+    if body.find(f"{_NAMESPACED}spreadsheet") is not None:
+        for sheet in body.iter(f"{_NAMESPACED}table"):
+            rows = map(_odf_cells, sheet.iter(f"{_NAMESPACED}table-row"))
+            yield from _sheet(_attributes(sheet).get("name", ""), rows)
+        return
+    styles = map(_attributes, root.iter(f"{_NAMESPACED}style"))
+    titles = {"Title", "title", *(one["name"] for one in styles if one.get("parent-style-name") == "Title")}
+    for element in reversed(list(body.iter(f"{_NAMESPACED}*"))):  # what stands in an element before it
+        _name_as_in_html(element, titles)
+    yield html_to_text(etree.tostring(body, encoding="utf-8"))[1]
+
+
+def _name_as_in_html(element: Any, titles: set[str]) -> None:  # noqa: ANN401 - lxml comes without types
+    name, has = etree.QName(element).localname, _attributes(element)
+    element.attrib.clear()
+    element.tag = _AS_HTML.get(name, "span")
+    if name == "h" or titles & {has.get("style-name"), has.get("class")}:
+        element.tag = f"h{min(int(has.get('outline-level', 1 + (name == 'frame'))), 6)}"
+    if name in _UNSAID:
+        element[:], element.text = [], ""
+    elif name in {"s", "tab", "line-break"}:
+        element.text = " "
+    elif name == "note-body" or element.tag[0] == "h":
+        written = " ".join("".join(element.itertext()).split())
+        element[:], element.text = [], f" ({written})" if name == "note-body" else written
+
+
+def _attributes(element: Any) -> dict[str, str]:  # noqa: ANN401 - lxml comes without types
+    return {etree.QName(name).localname: value for name, value in element.attrib.items()}
+
+
+def _odf_cells(row: Any) -> list[str | None]:  # noqa: ANN401 - lxml comes without types
+    cells: list[str | None] = []
+    for cell in row.iterchildren(f"{_NAMESPACED}table-cell", f"{_NAMESPACED}covered-table-cell"):
+        shown = " ".join("".join(one.itertext()) for one in cell.iterchildren(f"{_NAMESPACED}p"))
+        times = min(int(_attributes(cell).get("number-columns-repeated", 1)), _MAX_COLUMNS - len(cells))
+        cells += [shown[:_MAX_CELL] or None] * times
+    return cells
 
 
 def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
@@ -238,6 +291,7 @@ CONVERTERS: dict[str, Callable[[bytes, int], _Pieces]] = {
     ".docx": _from_docx,
     ".pptx": _from_pptx,
     ".xlsx": _from_xlsx,
+    **dict.fromkeys((".odt", ".ods", ".odp"), _from_opendocument),
     ".epub": _from_epub,
     ".csv": _from_csv,
     ".tsv": _from_csv,

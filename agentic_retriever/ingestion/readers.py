@@ -421,7 +421,7 @@ _MAX_SECONDS: Final = 300  # of computing, for one file
 _MAX_MEMORY: Final = 4_000_000_000
 _PATTERN_SECONDS: Final = 10  # of computing, for the user's patterns on what one file holds
 _HAS_LIMITS: Final = os.name == "posix"
-_HEAVY: Final = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
+_HEAVY: Final = frozenset({".pdf", *CONVERTERS}) - {".csv", ".tsv", ".eml"}
 _SMALL: Final = 1_000_000  # bytes of a page of HTML that is read without another process
 _CODE: Final = "import sys; sys.path[:] = {!r}; from {} import readers; readers.serve({}, {}, {!r})"
 

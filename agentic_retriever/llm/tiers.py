@@ -101,10 +101,6 @@ class TieredClient:
         """Tokens of prompt and answer together that every tier holds."""
         return min(client.context_tokens for client in self._clients.values())
 
-    def context_tokens_for(self, needs: calls.TierNeeds) -> int:
-        """Return the window, in tokens, of the tier that would be asked first."""
-        return self.order(needs)[0].context_tokens
-
     def order(self, needs: calls.TierNeeds = calls.NO_NEEDS) -> tuple[LLMClient, ...]:
         """Return the models in the order in which they are asked."""
         is_long = needs.context_chars > LONG_CONTEXT_CHARS

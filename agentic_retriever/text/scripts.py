@@ -1,12 +1,9 @@
-"""The writing system and the language of a text, and its clean forms.
-
-The table names the scripts that need rules of their own somewhere in this package and leaves the rest to
-``Script.OTHER``, as it does digits, punctuation, spaces, symbols and the combining marks that go with any script.
-"""
+"""The writing system and the language of a text, and its clean forms."""
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import lzma
 import re
@@ -17,6 +14,7 @@ from collections import Counter
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.text.language_files import section, stopwords
@@ -28,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Script(str, Enum):
-    """A writing system; the value is its lower-case name."""
+    """A writing system that needs rules of its own; the value is its lower-case name."""
 
     LATIN = "latin"
     GREEK = "greek"
@@ -56,34 +54,15 @@ class Script(str, Enum):
     KHMER = "khmer"
     KANA = "kana"
     HAN = "han"
-    OTHER = "other"
+    OTHER = "other"  # all other scripts; digits, punctuation, spaces, symbols, and marks that go with any script
 
 
-# First and last code point of the letters of each script, in hexadecimal, and of the marks that only it uses; digits
-# and punctuation inside a block are left out where the block keeps them together.
-_BLOCKS: Final = {
-    Script.LATIN: (
-        "0041-005A 0061-007A 00AA 00BA 00C0-00D6 00D8-00F6 00F8-02AF 1E00-1EFF 2C60-2C7F A722-A7FF AB30-AB64 "
-        "FB00-FB06 FF21-FF3A FF41-FF5A"
-    ),
-    Script.GREEK: "0370-0373 0376-037D 037F-03FF 1F00-1FFE", Script.CYRILLIC: "0400-052F 1C80-1C88 2DE0-2DFF A640-A69F",
-    Script.ARMENIAN: "0531-0556 0561-0587 FB13-FB17", Script.HEBREW: "0591-05BD 05D0-05F2 FB1D-FB4F",
-    Script.ARABIC: "0610-061A 0620-065F 066E-06D3 06D5-06EF 06FA-06FF 0750-077F 08A0-08FF FB50-FDFB FE70-FEFC",
-    Script.DEVANAGARI: "0900-0963 0971-097F A8E0-A8FF", Script.BENGALI: "0980-09E5 09F0-09FE",
-    Script.GURMUKHI: "0A01-0A5E 0A70-0A75", Script.GUJARATI: "0A81-0AE3 0AF9-0AFF", Script.ORIYA: "0B01-0B63 0B71",
-    Script.TAMIL: "0B82-0BD7", Script.TELUGU: "0C00-0C63", Script.KANNADA: "0C80-0CE3",
-    Script.MALAYALAM: "0D00-0D63 0D7A-0D7F", Script.SINHALA: "0D81-0DDF 0DF2-0DF3",
-    Script.THAI: "0E01-0E3A 0E40-0E4E", Script.LAO: "0E81-0ECE 0EDC-0EDF", Script.TIBETAN: "0F40-0FBC",
-    Script.MYANMAR: "1000-103F 1050-108F 109A-109D A9E0-A9EF AA60-AA7F",
-    Script.GEORGIAN: "10A0-10FA 10FC-10FF 1C90-1CBF 2D00-2D2D", Script.KHMER: "1780-17D3 17D7 17DC-17DD",
-    Script.HANGUL: "1100-11FF 3131-318E A960-A97C AC00-D7A3 D7B0-D7FB FFA0-FFDC",
-    Script.ETHIOPIC: "1200-135F 1380-138F 2D80-2DDE",
-    Script.HAN: "2E80-2FD5 3005-3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FAD9 20000-323AF",
-    Script.KANA: "3041-3096 3099-309A 309D-309F 30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9F 1AFF0-1B16F",
-}  # fmt: skip
+# ``blocks``: first and last code point of a script's letters, in hexadecimal, and of the marks that only it uses,
+# without the digits and punctuation inside; ``common``: how much more a language is believed than the least common.
+_DATA: Final = json.loads(files(__package__).joinpath("scripts.json").read_text(encoding="utf-8"))
 _RANGES: Final = sorted(
-    (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), script)
-    for script, blocks in _BLOCKS.items()
+    (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), Script(name))
+    for name, blocks in _DATA["blocks"].items()
     for block in blocks.split()
 )
 _FIRSTS: Final = [first for first, _, _ in _RANGES]
@@ -145,27 +124,12 @@ _MIN_LETTERS: Final = 3
 _MIN_SHARE: Final = 0.25
 _WEIGHTS: Final = {Script.HAN: 3.0, Script.KANA: 2.0, Script.HANGUL: 2.0}
 
-_BY_SCRIPT: Final = {
-    Script.GREEK: "el", Script.ARMENIAN: "hy", Script.HEBREW: "he", Script.GURMUKHI: "pa", Script.GUJARATI: "gu",
-    Script.ORIYA: "or", Script.TAMIL: "ta", Script.TELUGU: "te", Script.KANNADA: "kn", Script.MALAYALAM: "ml",
-    Script.SINHALA: "si", Script.THAI: "th", Script.LAO: "lo", Script.TIBETAN: "bo", Script.MYANMAR: "my",
-    Script.GEORGIAN: "ka", Script.HANGUL: "ko", Script.ETHIOPIC: "am", Script.KHMER: "km", Script.KANA: "ja",
-    Script.HAN: "zh",
-}  # fmt: skip
-# The languages to choose from, with how much more readily each is believed than the least common.
-_COMMON: Final = {
-    "id": 2.0, "pl": 2.0, "tr": 2.0, "vi": 2.0, "de": 4.0, "fr": 4.0, "it": 4.0, "nl": 4.0, "pt": 4.0, "en": 8.0,
-    "es": 7.0, "ru": 2.0, "ar": 3.0, "fa": 2.0, "ur": 1.5, "hi": 3.0, "bn": 2.0,
-}  # fmt: skip
-_CANDIDATE_CODES: Final = {
-    Script.LATIN: "af az bs ca cs cy da de en es et eu fi fr ga gl hr ht hu id is it jv lt lv ms mt nl no pl pt ro sk "
-    "sl so sq sv sw tl tr uz vi zu",
-    Script.CYRILLIC: "be bg kk ky mk mn ru sr tg tt uk",
-    Script.ARABIC: "ar fa ku ps ug ur",
-    Script.DEVANAGARI: "hi mr ne sa",
-    Script.BENGALI: "as bn",
+_BY_SCRIPT: Final[dict[Script, str]] = {Script(name): code for name, code in _DATA["language_of"].items()}
+_CANDIDATES: Final[dict[Script, frozenset[str]]] = {
+    Script(name): frozenset(codes.split()) for name, codes in _DATA["languages"].items()
 }
-_CANDIDATES: Final = {script: frozenset(codes.split()) for script, codes in _CANDIDATE_CODES.items()}
+_COMMON: Final[dict[str, float]] = _DATA["common"]
+STEMMERS: Final[dict[str, str]] = _DATA["stemmers"]
 # One stop word may be a name in another language; the second and third make it sure.
 _STOPWORD_WEIGHT: Final = 1.5
 _WORD_RE: Final = re.compile(r"[^\W\d_]+")

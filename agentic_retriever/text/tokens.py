@@ -20,6 +20,7 @@ import Stemmer
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.numbers import MONTHS
 from agentic_retriever.text.scripts import (
+    STEMMERS,
     UNDETERMINED,
     UNSPACED_CHARS,
     Script,
@@ -39,13 +40,6 @@ _MAX_CACHED: Final = 1 << 16
 _MAX_SEGMENTS: Final = 5
 _MOST_TIMES: Final = {2: 2, 3: 6}  # that a word counts beside bigrams or trigrams, which are several for one word
 
-_STEMMERS: Final = {
-    "ar": "arabic", "ca": "catalan", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish",
-    "eu": "basque", "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi", "hu": "hungarian", "hy": "armenian",
-    "id": "indonesian", "it": "italian", "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian",
-    "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil",
-    "tr": "turkish", "yi": "yiddish",
-}  # fmt: skip
 # The stemmers of these languages need the accents in the endings. Everywhere else the stem is taken after the accents
 # are off, so that it cannot depend on them.
 _ACCENTS_IN_ENDINGS: Final = frozenset({"fi", "ga", "hu", "lt", "ro", "sr", "tr"})
@@ -105,7 +99,7 @@ class WordRules:
         self._months: Mapping[str, list[str]] = section("dates").get(language, {"months": {}})["months"]
         self._short = {form[:-1]: forms[0] for forms in self._months.values() for form in forms if form[-1] == "."}
         # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
-        self._stemmer = Stemmer.Stemmer(_STEMMERS[language], 0) if language in _STEMMERS else None
+        self._stemmer = Stemmer.Stemmer(STEMMERS[language], 0) if language in STEMMERS else None
         self._lock = threading.Lock()
         # With a memory, for words of ordinary length.
         self.terms: Callable[[str], tuple[str, ...]] = lru_cache(_MAX_CACHED)(self.terms_uncached)

@@ -51,6 +51,13 @@ def cells(*texts):
     return f"<w:tr>{''.join(f'<w:tc>{paragraph(text)}</w:tc>' for text in texts)}</w:tr>"
 
 
+def opendocument(kind, body, styles="", **entries):
+    names = "".join(f'xmlns:{name}="urn:{name}" ' for name in ("office", "text", "table", "style", "draw", "dc"))
+    whole = f"<office:automatic-styles>{styles}</office:automatic-styles><office:body><office:{kind}>{body}"
+    content = f"<office:c {names}>{whole}</office:{kind}></office:body></office:c>"
+    return zipped({"META-INF/manifest.xml": "<m/>", "content.xml": content} | entries)
+
+
 def book(pages, head=""):
     items = "".join(
         f'<item id="p{at}{mark}" href="a%20{at}.xhtml{mark}"/>' for at in range(len(pages)) for mark in ("", "#s")
@@ -103,6 +110,52 @@ def test_sheets_become_tables_without_what_is_empty(read_one):
     assert doc.title == "Alarm book"
 
 
+def test_text_of_opendocument_becomes_markdown(read_one):
+    styles = '<style:style style:name="P1" style:parent-style-name="Title"/><style:style style:name="P2"/>'
+    note = "<text:note-citation>1</text:note-citation><text:note-body><text:p>Of 2019.</text:p></text:note-body>"
+    row = "<table:table-row>{}</table:table-row>"
+    cell = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
+    body = (
+        "<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+        '<text:p text:style-name="P1">Pump  manual</text:p><text:table-of-content><text:p>Oil 1</text:p>'
+        '</text:table-of-content><text:h text:outline-level="2">Oil<text:line-break/>change</text:h>'
+        f'<text:p text:style-name="P2">Every<text:s/><text:span>year</text:span><text:note>{note}</text:note> or'
+        "<text:line-break/>later<office:annotation><text:p>Really?</text:p></office:annotation>.</text:p>"
+        "<text:list><text:list-item><text:p>one</text:p><text:list><text:list-item><text:p>sub</text:p></text:list-item>"
+        "</text:list></text:list-item></text:list>"
+        f"<table:table><table:table-header-rows>{row.format(cell.format('Part') + cell.format('kg'))}"
+        f"</table:table-header-rows>{row.format(cell.format('Body') + cell.format('a|b'))}</table:table>"
+    )
+    meta = '<m xmlns:dc="d"><dc:title>Pumps</dc:title><dc:creator>Ann</dc:creator><dc:date>2020</dc:date></m>'
+    doc = read_one("a.odt", opendocument("text", body, styles, **{"meta.xml": meta}))
+    assert doc.text == (
+        "# Pump manual\n\n## Oil change\n\nEvery year (Of 2019.) or later.\n\n- one\n\n  - sub\n\n"
+        "| Part | kg |\n| --- | --- |\n| Body | a\\|b |"
+    )
+    assert (doc.title, doc.kind) == ("Pumps", "odt")
+    assert doc.metadata == {"title": "Pumps", "author": "Ann", "modified": "2020"}
+
+
+def test_sheets_and_slides_of_opendocument_become_sections(read_one):
+    cell = "<table:table-cell{}><text:p>{}</text:p></table:table-cell>"
+    rows = [
+        cell.format("", "Name") + cell.format("", "2023") + cell.format("", "2024"),
+        cell.format("", "A") + cell.format(' table:number-columns-repeated="2"', "1,200 €"),
+        '<table:table-cell table:number-columns-repeated="16384"/>' * 2,
+        cell.format("", "B") + "<table:table-cell/>" + cell.format("", "7<text:span>.5</text:span></text:p><text:p>kg"),
+    ]
+    table = "".join(f'<table:table-row table:number-rows-repeated="2">{row}</table:table-row>' for row in rows)
+    body = f'<table:table table:name="Costs">{table}</table:table><table:table table:name="Empty"/>'
+    text = read_one("a.ods", opendocument("spreadsheet", body)).text
+    assert text == (
+        "## Costs\n\n| Name | 2023 | 2024 |\n| --- | --- | --- |\n| A | 1,200 € | 1,200 € |\n| B |  | 7.5 kg |"
+    )
+    box = "<draw:frame{}><draw:text-box><text:p>{}</text:p></draw:text-box></draw:frame>"
+    head = box.format(' draw:class="title"', "Why pumps fail")
+    body = f"<draw:page>{head}{box.format('', 'Dry running')}</draw:page>"
+    assert read_one("a.odp", opendocument("presentation", body)).text == "## Why pumps fail\n\nDry running"
+
+
 def test_a_book_is_read_in_its_order_and_a_page_once_although_its_sections_are_listed(read_one):
     head = "<dc:title>Book</dc:title><dc:date>2020-01-01</dc:date>"
     doc = read_one("a.epub", book(["<h1>One</h1>Text.", "<img/>", '<?xml version="1.0"?><h1>Two</h1>More.'], head))
@@ -151,7 +204,11 @@ def test_without_the_extra_it_is_said_what_to_install(reason, monkeypatch, modul
 
 LAUGHS = "".join(f'<!ENTITY l{at} "{f"&l{at - 1};" * 10}">' for at in range(1, 12))
 BOMB = word(paragraph("&l11;"), head=f'<!DOCTYPE d [<!ENTITY l0 "ha">{LAUGHS}]>')
-ZIPPED = ("docx", "pptx", "xlsx", "epub")
+ZIPPED = ("docx", "pptx", "xlsx", "epub", "odt", "ods", "odp")
+LOCKED = zipped({"META-INF/manifest.xml": "<encryption-data/>", "content.xml": "x"})
+DEEP = "<text:list><text:list-item>" * 10_000
+WIDE = '<table:table-cell table:number-columns-repeated="99999999"><text:p>x</text:p></table:table-cell>'
+WIDE = f"<table:table>{f'<table:table-row>{WIDE}</table:table-row>' * 50}</table:table>"
 PROTECTED = zipped({"META-INF/rights.xml": "<x/>"})
 
 
@@ -164,6 +221,10 @@ PROTECTED = zipped({"META-INF/rights.xml": "<x/>"})
     ("a.pptx", zipped({"x.png": "\0" * 5_000_000}), "unpacks to more than 1 MB"),
     ("a.docx", BOMB, "is no readable .docx file (ExpatError)"),
     ("a.docx", word(""), "holds no text"), ("a.xlsx", saved(openpyxl.Workbook()), "holds no text"),
+    ("a.odt", LOCKED, "locked by a password"), ("a.odt", opendocument("text", "<text:p/>"), "holds no text"),
+    ("a.odt", opendocument("text", DEEP), "is no readable .odt file (XMLSyntaxError)"),
+    ("a.odt", opendocument("text", f"<text:p>{'x' * 2_000_000}</text:p>"), "unpacks to more than 1 MB"),
+    ("a.ods", opendocument("spreadsheet", WIDE), "is larger than 1 MB"),
     ("a.epub", PROTECTED, "protected against copying"), ("a.csv", b"\x89PNG\0", "is binary"),
     ("a.csv", "x" * 140_000, "is no readable .csv file (Error)"), ("a.eml", "no mail", "no head of a mail"),
 ])  # fmt: skip

@@ -141,7 +141,7 @@ def test_prompt_far_beyond_a_window_goes_to_the_next_tier():
     small, large = model(Tier.PRIMARY, ["p"], context_tokens=4_096), model(Tier.CLOUD, ["c"], context_tokens=128_000)
     tiers = TieredClient([small, large], timeout_s=5)
     assert tiers.context_tokens == 4_096
-    assert tiers.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
+    assert tiers.order(TierNeeds(force_cloud=True))[0].context_tokens == 128_000
     assert tiers.complete("word " * 5_000).tier is Tier.PRIMARY
     reply = tiers.complete("word " * 10_000)
     assert reply.tier is Tier.CLOUD
@@ -265,7 +265,7 @@ def test_one_and_three_tiers_are_built_and_described_without_network_and_without
     client = build_client(config)
     assert tiers(client) == {"primary": "llama3:8b", "cloud": "openai/gpt-4o-mini", "small": "qwen2.5:3b"}
     assert client.context_tokens == 8_192
-    assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
+    assert client.order(TierNeeds(force_cloud=True))[0].context_tokens == 128_000
     assert [c.endpoint.price.free for c in client.order()] == [True, False, True]
     assert CANARY not in f"{client!r} {[vars(c) for c in client.order()]}"
     both = RouterConfig(llm="openrouter:a/b", llm_cloud="openrouter:c/d", openrouter_api_key=CANARY)
