@@ -17,7 +17,7 @@ import ahocorasick
 
 from agentic_retriever.filters import MAX_KEY_LENGTH, elements, parse_moment
 from agentic_retriever.indices.derived import DerivedView
-from agentic_retriever.indices.profile import PERSON_FIELD_WORDS, STRUCTURAL_FIELDS
+from agentic_retriever.indices.profile import FIELD_WORDS, PERSON_FIELD_WORDS, STRUCTURAL_FIELDS
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.json_files import load_model, write_atomically
 from agentic_retriever.schema import frozen
@@ -112,11 +112,7 @@ def _fold_cluster(piece: str) -> str:
 # --- the lexicon ----------------------------------------------------------------------------------------------------
 
 # The letter of each kind of cue. Beside them: M a month, N a number, X a multiplier, U a unit.
-_SYMBOLS: Final[dict[str, str]] = {
-    "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
-    "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
-    "topic": "?", "filler": "-",
-}  # fmt: skip
+_SYMBOLS: Final[Mapping[str, str]] = FIELD_WORDS["cue_letters"]
 _MIN_WORDS: Final = 3
 # A phrase with several readings takes the one that fits behind a number there, and elsewhere the other.
 _BEHIND_NUMBER: Final = "TPUXACEM"
@@ -198,7 +194,7 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
 _PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
 _NEXT_NAME: Final = re.compile(r" *; *| and | & |(?<=\.) (?=[^\W\d_][\w'-]+,)")  # between several in one value
-_PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "le", "di", "da", "du", "ter", "dos"})
+_PARTICLES: Final = frozenset(FIELD_WORDS["family_particles"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,16 +243,9 @@ _TOPICAL_FROM: Final = 50
 _PERSON_SHARE: Final = 0.6
 _SEPARATORS: Final = re.compile(r"[\s_./-]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_UNITS_IN_NAMES: Final = {
-    "sqm": "m2", "pct": "percent", "baht": "thb", "euro": "eur", "hours": "h", "minutes": "min",
-    "seconds": "s", "days": "day", "years": "yr", "months": "month", "weeks": "week", "hectares": "ha", "acres": "acre",
-    "metres": "m", "meters": "m", "miles": "mile", "tonnes": "t", "litres": "l", "liters": "l",
-}  # fmt: skip
-_TOPICS: Final = frozenset(
-    ["keyword", "keywords", "tag", "tags", "topic", "topics", "subject", "subjects", "term", "terms", "title",
-     "summary", "abstract", "description", "text", "note", "notes", "palabras", "etiquetas", "temas"]
-)  # fmt: skip
-_YEARS: Final = frozenset(["year", "years", "ano", "anos", "annee", "jahr", "ปี"])
+_UNITS_IN_NAMES: Final[Mapping[str, str]] = FIELD_WORDS["units"]
+_TOPICS: Final = frozenset(FIELD_WORDS["topics"])
+_YEARS: Final = frozenset(FIELD_WORDS["years"])
 
 
 class FieldKind(str, Enum):

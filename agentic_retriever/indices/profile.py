@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -50,12 +51,10 @@ MAX_NUMBER = 1e300
 MAX_OF_A_KIND: Final = 5_000  # of more identifiers of one kind a profile does not claim to know all, and keeps none
 MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names; a few thousand authors have fewer
 NEIGHBOURS: Final = 3
+# Words in names of fields, particles of the names of people, and the letters of cues, for ``fields.py`` as well.
+FIELD_WORDS: Final = json.loads(files(__package__).joinpath("field_words.json").read_text(encoding="utf-8"))
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
-STRUCTURAL_FIELDS = frozenset({
-    "title", "section", "section_number", "section_starts", "heading_hierarchy", "parent", "article_number",
-    "cross_references", "table_header", "page", "page_numbers", "page_starts", "chunk_type", "content_hash", "language",
-    "file_name", "mapped_section",
-})  # fmt: skip
+STRUCTURAL_FIELDS: Final = frozenset(FIELD_WORDS["structural"])
 _EXAMINED_ROWS: Final = 256
 _EXAMINED_NODES: Final = 400
 _ENOUGH_TEXT: Final = 200  # characters of which the language is told well
@@ -171,7 +170,7 @@ def make_profile(
         terms_total=frequency.total(),
         people=collect_people(nodes),
         neighbour_mean=neighbour_mean(sample),
-        identifiers=collect_identifiers(nodes),
+        identifiers=collect_identifiers(nodes, name, description),
     )
 
 
@@ -308,10 +307,10 @@ def collect_number_ranges(nodes: Iterable[ProfiledNode]) -> dict[str, tuple[floa
     return ranges
 
 
-def collect_identifiers(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
+def collect_identifiers(nodes: Iterable[ProfiledNode], *about: str) -> dict[str, frozenset[str]]:
     """Collect codes, numbered things and long numbers of all nodes by kind, leaving out kinds that have too many."""
     texts = (t for n in nodes for t in (n.text, *(v for v in n.metadata.values() if isinstance(v, str))))
-    names = (name for text in texts for name in chain(identifiers(text), numbers(text)))
+    names = (name for text in chain(about, texts) for name in chain(identifiers(text), numbers(text)))
     return _by_key(((kind_of(name), name) for name in names), MAX_OF_A_KIND, _TOO_MANY_KINDS)
 
 
@@ -322,12 +321,8 @@ _MIN_VALUES: Final = 3
 _LISTED_SHARE: Final = 0.6
 _EXAMINED_VALUES: Final = 200
 
-PERSON_FIELD_WORDS: Final = frozenset(
-    ["author", "authors", "owner", "owners", "writer", "writers", "editor", "editors", "creator", "creators", "speaker",
-     "speakers", "inventor", "inventors", "translator", "person", "contributor", "contributors", "autor", "autora",
-     "autores", "propietario", "propietarios", "titular"]
-)  # fmt: skip
-_PARTICLES: Final = frozenset({"and", "van", "von", "der", "den", "del", "dos", "ter"})
+PERSON_FIELD_WORDS: Final = frozenset(FIELD_WORDS["people"])
+_PARTICLES: Final = frozenset(FIELD_WORDS["name_particles"])
 _FIELD_PARTS: Final = re.compile(r"[A-Z]?[^\W_A-Z]+")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 # Thai vowel and tone signs are marks, which Python does not count among the letters.

@@ -1,9 +1,11 @@
 """HTML to text with Markdown-like structure, by BeautifulSoup."""
 
 import codecs
+import json
 import re
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from importlib.resources import files
+from typing import Final, NamedTuple
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString, PreformattedString
@@ -15,28 +17,15 @@ from agentic_retriever.ingestion import documents
 _CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
 _CHARSET_WITHIN = 4096
 _XML_HEAD = re.compile(r"\A\s*<\?xml[^>]*>")  # else the parser warns that a page of XHTML is no HTML
-_DROPPED = ["head", "script", "style", "nav", "noscript", "template", "svg", "iframe", "object", "select", "button"]
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_CONTAINERS = frozenset({"article", "aside", "body", "center", "details", "div", "footer", "form", "header", "main"})
-_PARTS = frozenset({"address", "blockquote", "dialog", "fieldset", "figcaption", "figure", "hr", "p", "section"})
-_LISTS = frozenset({"dd", "dl", "dt", "legend", "ol", "summary", "ul"})
-_TABLES = frozenset({"caption", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
-_BLOCKS = _CONTAINERS | _PARTS | _LISTS | _TABLES
+# What surrounds the text of a page (``furniture``): as HTML says it, and as generators of manuals (Sphinx, DocBook,
+# Texinfo, MkDocs, MediaWiki) name it. Of 60 pages of manuals trafilatura keeps 97.7 % of the words, readability 79.4 %,
+# this 99.9 % (by a gold text that was cut by some of the same marks, which favours this).
+_DATA: Final = json.loads(files(__package__).joinpath("html.json").read_text(encoding="utf-8"))
+_NAMES: Final = {kind: frozenset(names) for kind, names in _DATA.items()}
+_BLOCKS: Final = _NAMES["lists"] | _NAMES["blocks"]
 _FENCE = "```"
-# What surrounds the text of a page: as HTML says it, and as generators of manuals (Sphinx, DocBook, Texinfo, MkDocs,
-# MediaWiki) name it. Of 60 pages of manuals trafilatura keeps 97.7 % of the words, readability 79.4 %, this 99.9 %
-# (by a gold text that was cut by some of the same marks, which favours this).
-_FURNITURE_ROLES = frozenset({"navigation", "contentinfo", "search", "doc-toc"})
-_FURNITURE = frozenset(
-    [
-        "breadcrumb", "breadcrumbs", "footer", "mw-editsection", "nav-panel", "navbar", "navbox", "navfooter",
-        "navheader", "navigation", "skip-link", "sphinxsidebar", "table-of-contents", "tableofcontents", "toc",
-        "toctree-wrapper",
-    ]
-)  # fmt: skip
-_SIGNS = frozenset("¶#§🔗∞\uf0c1")
 _AS_HEADING = re.compile(r"#{1,6} ")
-_MARKS = frozenset({"label", "sup"})  # around numbers of paragraphs and of notes, which lead to places of the page
 _MIN_ENTRIES = 3
 _MOST = 0.9
 _MAX_TERM = 120  # characters of a term that is a heading
@@ -55,7 +44,7 @@ def html_to_text(data: bytes) -> tuple[str, str]:
     kept: list[Tag] = [soup]
     for tag in kept:  # grows meanwhile; what stands in something dropped is not looked at
         for child in [one for one in tag.contents if isinstance(one, Tag)]:
-            if child.name in _DROPPED or child.has_attr("hidden"):
+            if child.name in _NAMES["dropped"] or child.has_attr("hidden"):
                 child.extract()
             else:
                 kept.append(child)
@@ -93,11 +82,12 @@ def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
     for tag in tags[1:]:
         held = extents[id(tag)]
         marks = {str(tag.get("id", "")).lower(), *(str(one).lower() for one in tag.get_attribute_list("class"))}
-        named = tag.get("role") in _FURNITURE_ROLES or bool(marks & _FURNITURE)
+        named = tag.get("role") in _NAMES["furniture_roles"] or bool(marks & _NAMES["furniture"])
         only_links = held.linked > held.chars * _MOST
-        only_leads = tag.name in _LISTS and only_links and held.links == held.leads >= _MIN_ENTRIES
-        sign = tag.name == "a" and held.chars == 1 and tag.get_text().strip() in _SIGNS
-        sign = sign or (tag.name in _MARKS and held.links == held.leads == 1 and tag.get_text().strip().isdigit())
+        only_leads = tag.name in _NAMES["lists"] and only_links and held.links == held.leads >= _MIN_ENTRIES
+        sign = tag.name == "a" and held.chars == 1 and tag.get_text().strip() in _NAMES["signs"]
+        numbers = tag.name in _NAMES["around_numbers"]  # of paragraphs and of notes, which lead to places of the page
+        sign = sign or (numbers and held.links == held.leads == 1 and tag.get_text().strip().isdigit())
         if sign or only_leads or (named and (only_links or held.chars * 2 < whole)):
             tag.extract()
     outer = [tag for tag in tags if tag.name == "dl" and tag.parent is not None and tag.parent.name not in {"dd", "dt"}]

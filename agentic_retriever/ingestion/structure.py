@@ -1,8 +1,10 @@
 """A text as a sequence of blocks: headings, paragraphs, lists, tables, code, each a span of the source."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -60,24 +62,14 @@ _LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
 
 _ROMAN = r"[IVXLCDM]{1,8}\b"
 _THAI_DIGITS = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
-_ORDINAL = (
-    r"(?:[Pp]rimer[oa]|[Ss]egund[oa]|[Tt]ercer[oa]|[Cc]uart[oa]|[Qq]uint[oa]|[Ss]ext[oa]|[Ss][ée]ptim[oa]|"
-    r"[Oo]ctav[oa]|[Nn]oven[oa]|[Dd][ée]cim[oa]|[ÚúUu]nic[oa]|PRIMER[OA]|SEGUND[OA]|TERCER[OA]|ÚNIC[OA])\b"
-)
+_WORDS = json.loads(files(__package__).joinpath("structure.json").read_text(encoding="utf-8"))
+_ORDINAL = rf"(?:{'|'.join(_WORDS['ordinals'])})\b"
 _LEGAL_NUMBER = (
     rf"(?:[\d๐-๙]{{1,4}}(?:[./][\d๐-๙]{{1,3}})*(?:[ \-]?(?:bis|ter|quater|quinquies)\b|[a-z]\b|[ºª°])?|"
     rf"{_ROMAN}|{_ORDINAL}|[A-Z]\b)"
 )
-_DIVISIONS: tuple[tuple[int, str], ...] = (
-    (1, r"Libro|LIBRO|Livre|LIVRE|Book|BOOK|Buch|BUCH|ภาค(?:ที่)?"),
-    (2, r"T[íi]tulo|T[ÍI]TULO|Title|TITLE|Titre|TITRE|Parte?|PARTE?|ลักษณะ(?:ที่)?"),
-    (2, r"Anexo|ANEXO|Annexe?|ANNEXE?|Appendix|APPENDIX|Ap[ée]ndice|AP[ÉE]NDICE|Anhang|ANHANG"),
-    (3, r"Cap[íi]tulo|CAP[ÍI]TULO|Chapter|CHAPTER|Chapitre|CHAPITRE|Kapitel|KAPITEL|หมวด(?:ที่)?|บทที่"),
-    (4, r"Secci[óo]n|SECCI[ÓO]N|Section|SECTION|Abschnitt|ABSCHNITT|ส่วน(?:ที่)?"),
-)
-_ARTICLE_WORD = (
-    r"Art[íi]culo|ART[ÍI]CULO|Article|ARTICLE|Artigo|ARTIGO|Articolo|ARTICOLO|Artikel|ARTIKEL|Art\.?|ART\.?|มาตรา"
-)
+_DIVISIONS: list[tuple[int, str]] = [(rank, "|".join(words)) for rank, words in _WORDS["divisions"]]
+_ARTICLE_WORD = "|".join(_WORDS["articles"])
 _LEGAL = re.compile(
     "(?:"
     + "|".join(f"(?P<d{at}>{words})" for at, (_, words) in enumerate(_DIVISIONS))

@@ -26,18 +26,8 @@ class SampleIndex:
         return DATA / "questions" / f"{self.name}.jsonl"
 
 
-SAMPLE_INDEXES = (
-    SampleIndex(
-        "homologacion",
-        "Reglamento de homologación de vehículos de Alborada: requisitos técnicos, anexos, "
-        "procedimientos, tasas y sanciones",
-    ),
-    SampleIndex("land_deeds", "โฉนดและหนังสือสำคัญที่ดิน: ทะเบียนที่ดินรายแปลง จังหวัด อำเภอ เนื้อที่ ภาระผูกพัน และคู่มือค่าธรรมเนียมการโอน"),
-    SampleIndex(
-        "handbook",
-        "Northlight Instruments company handbook: expenses, procurement, finance results, treasury, "
-        "sensors, support, people",
-    ),
+SAMPLE_INDEXES = tuple(
+    SampleIndex(**one) for one in json.loads(Path(__file__).with_name("indexes.json").read_text(encoding="utf-8"))
 )
 
 #: Questions of the sample that the demonstration asks, by id: three a language, and one that nothing answers.

@@ -1,19 +1,26 @@
 """References to parts of documents: "section 4.2", "apartado 6.2.1 del Anexo III", "มาตรา 12"."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
-_SECTION: Final = (
-    r"(?<!\w)(?:sections?|sec\.|clauses?|paragraphs?|apartados?|secci[oó]n(?:es)?|ep[ií]grafes?|numeral(?:es)?|puntos?"
-    r"|seç(?:ão|ões)|sezion[ei]|abschnitt(?:e|en|s)?)|หัวข้อ(?:ที่)?|ข้อ(?:ที่)?|ส่วนที่|§+"
-)
-_ARTICLE: Final = r"(?<!\w)(?:articles?|art\.|arts\.|art[ií]culos?|artigos?|articol[oi]|artikeln?)|มาตรา"
+_WORDS: Final = json.loads(files(__package__).joinpath("references.json").read_text(encoding="utf-8"))
+
+
+def any_of(*lists: str) -> str:
+    """Join lists of ``references.json`` to the inside of a group of a regular expression."""
+    return "|".join(word for one in lists for word in _WORDS[one])
+
+
+_SECTION: Final = rf"(?<!\w)(?:{any_of('sections')})|{any_of('unspaced_sections')}"
+_ARTICLE: Final = rf"(?<!\w)(?:{any_of('articles')})|{any_of('unspaced_articles')}"
 _NUMBER: Final = r"(?:[0-9๐-๙]{1,4}|[A-Z](?=\.[0-9]))(?:\.[0-9๐-๙]{1,3}){0,5}(?:\s?(?:bis|ter|quater|quinquies)\b)?"
-_JOINT: Final = r"\s*(?:,|–|-|(?:y|e|o|u|and|or|to|a|al|et|ou|und|oder)\b|และ|หรือ|ถึง)\s*"
-_RANGES: Final = frozenset({"-", "–", "to", "a", "al", "ถึง"})
+_JOINT: Final = rf"\s*(?:,|(?:{any_of('joints', 'ranges')})\b|{any_of('unspaced_joints', 'unspaced_ranges')})\s*"
+_RANGES: Final = frozenset(_WORDS["ranges"] + _WORDS["unspaced_ranges"])
 _REFERENCE_RE: Final = re.compile(
     rf"(?:(?P<section>{_SECTION})|(?P<article>{_ARTICLE}))\s*"
     rf"(?P<numbers>{_NUMBER}(?:{_JOINT}{_NUMBER}){{0,8}})"
@@ -30,10 +37,7 @@ _THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "012345678
 
 # ``see Section 6.1, “How many releases are there?”`` says what section 6.1 is about, and not what is said here. Without
 # a number only a question behind "see", or before what says so in Japanese, is the title of another part.
-_POINTS: Final = (
-    r"\b(?:see|answer to|siehe|vgl\.|voir|cf\.|v[ée]ase|consulte|vedi|si veda|zie|veja|см\.)[^.\n\"“«„「]{0,40}"
-    r"|(?:参见|参考|请见|參見)[^。.\n“「]{0,20}"
-)
+_POINTS: Final = rf"\b(?:{any_of('see')})[^.\n\"“«„「]{{0,40}}|(?:{any_of('unspaced_see')})[^。.\n“「]{{0,20}}"
 TITLED_RE: Final = re.compile(
     r"(?<![\d.])(\d{1,3}(?:\.\d{1,3}){1,4})\.?[\s,:\u7bc0\u8282]{0,3}"
     r"(?:“([^”\n]{4,200})”|„([^“”\n]{4,200})[“”]|«([^»\n]{4,200})»|「([^」\n]{4,200})」)"

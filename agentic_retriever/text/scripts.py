@@ -129,7 +129,10 @@ _CANDIDATES: Final[dict[Script, frozenset[str]]] = {
     Script(name): frozenset(codes.split()) for name, codes in _DATA["languages"].items()
 }
 _COMMON: Final[dict[str, float]] = _DATA["common"]
+MARK_BLOCKS: Final[list[list[str]]] = _DATA["mark_blocks"]  # where Unicode keeps its combining marks, and more
 STEMMERS: Final[dict[str, str]] = _DATA["stemmers"]
+ENDINGS: Final[dict[str, list[list[str]]]] = _DATA["endings"]  # patterns of endings without the accent, and with it
+ONE_FORM: Final = str.maketrans(_DATA["one_form"])  # letters that are also written otherwise
 # One stop word may be a name in another language; the second and third make it sure.
 _STOPWORD_WEIGHT: Final = 1.5
 _WORD_RE: Final = re.compile(r"[^\W\d_]+")

@@ -20,6 +20,9 @@ import Stemmer
 from agentic_retriever.text.language_files import any_listed, listed, section, stopwords
 from agentic_retriever.text.numbers import MONTHS
 from agentic_retriever.text.scripts import (
+    ENDINGS,
+    MARK_BLOCKS,
+    ONE_FORM,
     STEMMERS,
     UNDETERMINED,
     UNSPACED_CHARS,
@@ -44,12 +47,7 @@ _MOST_TIMES: Final = {2: 2, 3: 6}  # that a word counts beside bigrams or trigra
 # are off, so that it cannot depend on them.
 _ACCENTS_IN_ENDINGS: Final = frozenset({"fi", "ga", "hu", "lt", "ro", "sr", "tr"})
 # Endings that the stemmer knows only with the accent; put back on words with and without it alike.
-_ENDINGS: Final = {
-    "es": ((re.compile("(?<=[cgsx])ion$"), "ión"),),
-    "fr": ((re.compile("ite(?=s?$)"), "ité"),),
-    "it": ((re.compile("ita$"), "ità"),),
-    "pt": ((re.compile("cao$"), "ção"), (re.compile("coes$"), "ções")),
-}
+_ENDINGS: Final = {code: [(re.compile(bare), ending) for bare, ending in pairs] for code, pairs in ENDINGS.items()}
 _ELIDING: Final = frozenset({"ca", "fr", "it"})
 
 _APOSTROPHE_RE: Final = re.compile("[\u2018\u2019\u02bc\u02b9\uff07]")
@@ -58,12 +56,6 @@ _POINTS_RE: Final = re.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+"
 )
 _ACCENT_RE: Final = re.compile("(?<=[A-Za-z\u0370-\u03ff])[\u0300-\u036f]+")
-_ONE_FORM: Final = str.maketrans(
-    {
-        "ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i", "ё": "е",
-        "أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ی": "ي", "ى": "ي", "ک": "ك",
-    }
-)  # fmt: skip
 
 _WORD_RE: Final = re.compile(r"[^\W\d_]+")
 _SEPARATOR_RE: Final = re.compile("[-/._,@]")
@@ -84,7 +76,7 @@ def fold(word: str) -> str:
     """Take off what the same word is also written without."""
     if word.isascii():
         return word
-    word = _POINTS_RE.sub("", word.translate(_ONE_FORM))
+    word = _POINTS_RE.sub("", word.translate(ONE_FORM))
     return unicodedata.normalize("NFC", _ACCENT_RE.sub("", unicodedata.normalize("NFD", word)))
 
 
@@ -225,16 +217,12 @@ TOKENIZER_VERSION: Final = 3  # grows by one with every change of the rules that
 _TRIGRAM_CHARS: Final = character_class(Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR)
 _BIGRAM_CHARS: Final = character_class(Script.HAN, Script.KANA, Script.HANGUL)
 
-# Where Unicode keeps its combining marks; read from the database of the running Python, below.
-_MARK_BLOCKS: Final = ((0x0300, 0x2000), (0x20D0, 0x2100), (0x2CE0, 0x3100), (0xA660, 0xAC00), (0xFB1E, 0xFE30),
-                       (0x10A00, 0x12000), (0x1E000, 0x1E950))  # fmt: skip
-
 
 @lru_cache(1)
 def _units_re() -> re.Pattern[str]:
     """Pattern of a unit of text: an abbreviation, a run of either kind, or a word with its separators."""
     # ``re`` does not count combining marks among the word characters.
-    chars = (chr(c) for first, behind in _MARK_BLOCKS for c in range(first, behind))
+    chars = (chr(c) for first, last in MARK_BLOCKS for c in range(int(first, 16), int(last, 16) + 1))
     taken = re.compile(f"[{_TRIGRAM_CHARS}{_BIGRAM_CHARS}]")
     marks = "".join(char for char in chars if unicodedata.category(char)[0] == "M" and not taken.match(char))
     letter = rf"[^\W_{_TRIGRAM_CHARS}{_BIGRAM_CHARS}]"

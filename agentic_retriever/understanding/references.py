@@ -7,21 +7,17 @@ from typing import Final, NamedTuple
 
 from agentic_retriever.indices.derived import Outline
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.references import Reference
+from agentic_retriever.text.references import Reference, any_of
 
-_SECTIONS: Final = (
-    r"sections?|sect?\.|chapters?|chap\.|clauses?|paragraphs?|para\.|points?|items?|parts?|headings?"
-    r"|secci[oó]n(?:es)?|apartados?|ep[ií]grafes?|numeral(?:es)?|puntos?|cap[ií]tulos?|p[aá]rrafos?|cl[aá]usulas?"
-    r"|chapitres?|rubriques?|parties?|paragraphes?|seç(?:ão|ões)|pontos?|itens|sezion[ei]|capitol[oi]|punt[oi]"
-    r"|abschnitt(?:e|en|e?s)?|kapiteln?s?|punkte?s?|ziffern?|absatz|teil|paragra(?:f|ph)(?:en)?"
-    r"|раздел\w{0,3}|глав\w{1,3}|пункт\w{0,3}|параграф\w{0,3}"
-)
-_ARTICLES: Final = r"articles?|arts?\.|art[ií]culos?|artigos?|articol[oi]|artikeln?|стать\w{1,3}"
-_UNSPACED: Final = r"หัวข้อ(?:ที่)?|ข้อ(?:ที่)?|ส่วนที่|บทที่|§+|章节|章節|セクション"
+_SECTIONS: Final = any_of("sections", "asked_sections")
+_UNSPACED: Final = any_of("unspaced_sections", "unspaced_asked_sections")
+_ARTICLES: Final = any_of("articles", "asked_articles")
 _NUMBER: Final = r"(?:[0-9]{1,4}|[A-Z](?=\.[0-9]))(?:\.[0-9]{1,3}){0,5}(?:\s?(?:bis|ter|quater|quinquies)\b)?"
-_JOINT: Final = r"\s*(?:,|、|\b(?:y|e|o|u|and|or|et|ou|und|oder|и|или)\b|และ|หรือ|和|与|と)\s*"
+_JOINT: Final = (
+    rf"\s*(?:,|\b(?:{any_of('joints', 'asked_joints')})\b|{any_of('unspaced_joints', 'unspaced_asked_joints')})\s*"
+)
 _ASKED_RE: Final = re.compile(
-    rf"(?:(?<!\w)(?:{_SECTIONS})|{_UNSPACED}|(?P<article>(?<!\w)(?:{_ARTICLES})|มาตรา))\s*"
+    rf"(?:(?<!\w)(?:{_SECTIONS})|{_UNSPACED}|(?P<article>(?<!\w)(?:{_ARTICLES})|{any_of('unspaced_articles')}))\s*"
     rf"(?P<numbers>{_NUMBER}(?:{_JOINT}{_NUMBER}){{0,8}})(?![\w%]|\s%)"
     rf"|第?\s?(?P<before>{_NUMBER})\s?(?:[节節章项項款]|部分|小节|(?P<clause>[条條]))"
     rf"|^\W*(?P<alone>[0-9]{{1,4}}(?:\.[0-9]{{1,3}}){{1,5}})\W*$",
