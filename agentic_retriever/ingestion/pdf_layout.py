@@ -558,7 +558,7 @@ def _paragraph(lines: list[_Line], page: int, left: float, right: float, *, code
     if code and lines[0].mono:
         margin = min(line.x0 for line in lines)
         pieces = [("\n", " " * round((line.x0 - margin) / (0.6 * size)) + line.text) for line in lines]
-        return _Block(page, pieces, size, kind="code")
+        return _Block(page, pieces, size, bold=all(line.bold for line in lines), kind="code")
     pieces = [("", lines[0].text)]
     for above, line in pairwise(lines):
         first = line.words[0]
@@ -594,19 +594,27 @@ def _largest(blocks: Sequence[_Block]) -> str:
 def _mark_headings(blocks: Sequence[_Block]) -> None:
     body = _body_size(blocks)
     plain = [block for block in blocks if block.kind == "text" and block.size]
-    weighty = sum(len(block.text) for block in plain if block.bold) > 0.4 * sum(len(block.text) for block in plain)
+    weighty = _is_weighty(plain)
+    code = [block for block in blocks if block.kind == "code"]
+    names = [block for block in code if block.bold and len(block.text.split()) == 1] if not _is_weighty(code) else []
     leaders = Counter(block.page for block in plain for _, text in block.pieces if " ... " in text)
-    for block in plain:
+    for block in [*plain, *names]:
         text = block.text
         short = len(block.pieces) <= 3 and len(text) <= 200 and sum(map(str.isalpha, text)) > 1
         if not short or _BULLET.match(text) or " ... " in text or text.endswith((",", ";", "-")):
             continue
         larger = block.size >= _LARGER * body and (len(text.split()) <= 12 or not text.endswith("."))
         number = _NUMBERED.match(text)
-        title = len(text) <= 120 and not text.endswith((".", ":") if not number else ":") and not text[0].islower()
+        title = len(text) <= 120 and not text.endswith((".", ":") if not number else ":")
+        title = title and (block.kind == "code" or not text[0].islower())
         bold = block.bold and not weighty and leaders[block.page] < _CONTENTS
         if larger or (bold and block.size >= 0.95 * body and title):
             block.kind = "heading"
+
+
+def _is_weighty(blocks: Sequence[_Block]) -> bool:
+    """Tell whether so much is bold that it marks nothing."""
+    return sum(len(block.text) for block in blocks if block.bold) > 0.4 * sum(len(block.text) for block in blocks)
 
 
 def _levels(blocks: Sequence[_Block]) -> dict[tuple[float, bool, int], int]:

@@ -75,6 +75,11 @@ _RST_CODE = re.compile(
     r"|(?P<lead>(?![ \t]*\.\. ).*)::[ \t]*\n)(?:[ \t]*\n)+(?P<code>(?:[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)",
     re.MULTILINE,
 )
+_RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
+    r"(?<![^\n]\n)^(?P<indent>[ \t]*)(?:\+[-+]+\+[ ]*\n(?:(?P=indent)[|+].*(?:\n|\Z))+"
+    r"|=+(?:[ ]+=+)+[ ]*\n(?:.*\S.*\n)+?(?P=indent)=+(?:[ ]+=+)+[ ]*(?:\n(?=[ \t]*(?:\n|\Z))|\Z))",
+    re.MULTILINE,
+)
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
 _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
@@ -96,6 +101,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
         text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
+        text = _RST_TABLE.sub(_rst_table, text)
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
     else:
         for pattern, put in _POD:
@@ -108,6 +114,21 @@ def _fenced(found: re.Match[str]) -> str:
     lead = (found["lead"] or "").rstrip()
     code = textwrap.dedent(found["code"].expandtabs()).strip("\n")
     return f"{lead}{':' if lead else ''}\n\n```\n{code}\n```\n\n".lstrip("\n")
+
+
+def _rst_table(found: re.Match[str]) -> str:
+    from docutils import DataError  # noqa: PLC0415
+    from docutils.parsers.rst.tableparser import GridTableParser, SimpleTableParser  # noqa: PLC0415 - few files need it
+    from docutils.statemachine import StringList  # noqa: PLC0415
+
+    lines = StringList(textwrap.dedent(found[0]).splitlines())
+    parser = GridTableParser() if lines[0].startswith("+") else SimpleTableParser()
+    try:
+        _, head, body = parser.parse(lines)
+    except DataError:
+        return found[0]
+    rows = [[" ".join(" ".join(cell[3]).split()) if cell else "" for cell in row] for row in [*head, *body]]
+    return f"{documents.markdown_table(rows)}\n"
 
 
 def _read_manual(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:

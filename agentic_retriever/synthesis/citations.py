@@ -3,14 +3,14 @@
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import filterfalse, islice, permutations
 from typing import Final, NamedTuple
 
 from rapidfuzz import fuzz
 
-from agentic_retriever.schema import Citation
+from agentic_retriever.schema import Citation, SentenceCheck
 from agentic_retriever.synthesis.context import ContextPassage
 from agentic_retriever.text import Tokenizer, split_sentences
 from agentic_retriever.text.language_files import any_listed, listed
@@ -432,3 +432,36 @@ def _joined(before: str, after: str, *, behind_marker: bool) -> str:
         return before.rstrip(" \t").removesuffix(closing[1]) + closing[1] + after[closing.end() :]
     apart = before[-1:].strip() and after[:1].strip()
     return f"{before} {after}" if apart else before + after
+
+
+# --- what an extract quotes, as it is shown, and its checks ------------------------------
+
+_OWN_MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
+
+
+def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceCheck, ...]:
+    """Check the text of an extractive answer: each sentence must stand in the quote behind its number."""
+    quotes = {citation.number: bare(citation.quote) for citation in citations}
+    found: list[SentenceCheck] = []
+    at = 0
+    for marker in _OWN_MARKER.finditer(text):
+        piece = text[at : marker.start()]
+        start, sentence = at + len(piece) - len(piece.lstrip()), piece.strip()
+        number = int(marker[1])
+        verbatim = bare(sentence) in quotes.get(number, "")
+        check = SentenceCheck(start=start, end=start + len(sentence), text=sentence, supported=True, score=1.0)
+        if not verbatim:
+            check = replace(check, supported=False, score=0.0, problems=("not verbatim in its quote",))
+        found.append(replace(check, citations=(number,)))
+        at = marker.end()
+    return tuple(found)
+
+
+def bare(text: str) -> str:
+    """Letters and digits alone: white space and brackets are shown otherwise than they stand in a source."""
+    return "".join(char for char in text if char.isalnum())
+
+
+def shown(sentence: str) -> str:
+    """Show a sentence of a source in an answer: on one line, and without anything that reads as our marker."""
+    return _OWN_MARKER.sub(r"(\1)", " ".join(sentence.split()))

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck
-from agentic_retriever.synthesis.citations import MARKER, has_antonym, segments
+from agentic_retriever.schema import Citation, Complexity, Degradation
+from agentic_retriever.synthesis.citations import bare, has_antonym, segments, shown
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
@@ -40,8 +40,10 @@ OVERVIEW: Final = "overview"
 WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
 FREQUENCY: Final = "frequency"  # how often, in figures or words
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
-NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time"})
+NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time", "version"})
 _NAMED: Final = frozenset({"person", "place"})
+_LOGGED: Final = frozenset({"date", "version"})  # what a heading of a change log has for all that stands below it
+_BY_LOG: Final = 0.8
 _ANY_NUMBER: Final = 0.6
 _NUMBER_WORD: Final = 0.5
 _FLOOR: Final = 0.5
@@ -278,12 +280,20 @@ class ExtractiveSynthesizer:
 
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
-    kinds, heading = question.kinds & NUMERIC, c.passage.text[slice(*c.above)]
+    kinds, heading = question.kinds & NUMERIC, c.above[-1:]
     lacks = kinds and satisfaction(kinds, c.text, question.text) < 1
-    figure = lacks and satisfaction(kinds, heading, question.text) >= 1
-    opens = not c.passage.text[c.above[1] : c.start].strip() and 0 < len(heading) <= _MAX_DEFINED
-    names = opens and not kinds and _patterns("asks")[WHICH].search(question.text) is not None
-    return replace(c, head=c.above) if not c.head and (figure or names) else c
+    figure = _heading_with(kinds, c, question) if lacks else ()
+    opens = not c.passage.text[heading[0][1] : c.start].strip() if heading else False
+    short = opens and 0 < heading[0][1] - heading[0][0] <= _MAX_DEFINED
+    names = short and not kinds and _patterns("asks")[WHICH].search(question.text) is not None
+    shown_too = figure or (heading if names else ())
+    return replace(c, head=shown_too[0]) if shown_too and not c.head else c
+
+
+def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
+    """The nearest heading that has what is asked for; of a figure, the one just above."""
+    near = reversed(c.above if kinds & _LOGGED else c.above[-1:])
+    return [at for at in near if satisfaction(kinds, c.passage.text[slice(*at)], question.text) >= 1][:1]
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
@@ -309,6 +319,7 @@ _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
 # What stands before an option of a command, in quotes or not, or before a term above its definition.
 _OPTION: Final = re.compile(r"(?:[-*+•#]+\s+)?(?=\W{0,2}-{1,2}\w)|#{6}\s+")
 _MAX_ANNOUNCED: Final = 120  # characters of what announces a list and is shown with its items
+_MAX_ASKED: Final = 250  # characters of a paragraph that is a question
 _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what it is
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
@@ -327,7 +338,7 @@ class Candidate:
     heading: str  # The nearest one above it
     section: int  # How many headings stand before it in the passage
     head: tuple[int, int] | None  # Where the head of its table stands, or the option or term that it is about
-    above: tuple[int, int]  # Where the nearest heading stands
+    above: tuple[tuple[int, int], ...]  # Where the headings stand that it is below, the nearest last
     around: frozenset[str]
     width: int
 
@@ -374,8 +385,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     spans = [span for span in segments(text) if not _FENCE.fullmatch(text, *span)]
     pieces = [text[start:end] for start, end in spans]
     header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
-    headings: list[tuple[int, frozenset[str]]] = []  # Level and terms of those that a sentence stands below
-    heading, section, above = passage.section.rpartition(" > ")[2], 0, (0, 0)
+    headings: list[tuple[int, frozenset[str], tuple[int, int]]] = []  # Level, terms and place of those above a sentence
+    heading, section = passage.section.rpartition(" > ")[2], 0
     table = frozenset(tokenizer.tokens(passage.table_header))
     head: tuple[int, int] | None = None
     defined: tuple[int, int] | None = None  # the option or term above
@@ -403,14 +414,15 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             heading=heading,
             section=section,
             head=head,
-            above=above,
-            around=header_terms(passage.header_at(begin)).union(table, *(words for _, words in headings)),
+            above=tuple(place for _, _, place in headings),
+            around=header_terms(passage.header_at(begin)).union(table, *(words for _, words, _ in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
         found.append((candidate, not (level or is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS))))
         if level:
-            section, heading, above = section + 1, piece, (end - len(_MARKS.sub("", piece)), end)
-            headings = [*(one for one in headings if one[0] < level), (level, terms)]
+            section, heading = section + 1, piece
+            place = end - len(_MARKS.sub("", piece)), end
+            headings = [*(one for one in headings if one[0] < level), (level, terms, place)]
             defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
@@ -441,6 +453,10 @@ def _heading_level(text: str, begin: int, end: int) -> int:
     starts_line = not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING)
     if starts_line and piece.rstrip("*_ ").endswith(_ASKS):
         return 20
+    first, behind = text.rfind("\n\n", 0, begin) + 2, text.find("\n\n", end)
+    paragraph = text[max(first, 0) : behind].strip("*_ \n") if first > 1 and behind > 0 else ""
+    if len(paragraph) <= _MAX_ASKED and paragraph.endswith(_ASKS) and paragraph[0].isalnum():
+        return 20 + (begin > first)  # a question that says before what it asks of
     return _DEFINED if _is_defined(text, begin, end) else 0
 
 
@@ -459,6 +475,8 @@ _BY_OPPOSITE: Final = 0.5  # of a figure for "off" where that for "on" is asked
 def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Scores, Scores]:
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
+    if logged := question.kinds & _LOGGED:
+        fits = [max(fit, _BY_LOG * len(_heading_with(logged, c, question))) for fit, c in zip(fits, found, strict=True)]
     # A sentence without a figure is no answer to a question for one.
     wanted = question.kinds - {DEFAULT}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
@@ -513,13 +531,13 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     """Tell which passages lack the code that was named: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
     # Shorter numbers tell no record from another.
-    codes = {term for term in weights if _has_digit(term) and len(_bare(term)) >= 3}
+    codes = {term for term in weights if _has_digit(term) and len(bare(term)) >= 3}
     # Several records may be asked about at once, and each stands in a passage of its own.
     has = {number: codes & own for number, own in terms.items()}
     most = max(map(len, has.values()), default=0)
     counts = Counter(code for own in has.values() for code in own)
     # A code that hardly any other passage has tells one record from the others.
-    rare = {code for code, count in counts.items() if len(_bare(code)) >= 4 and count <= max(2, len(terms) // 4)}
+    rare = {code for code, count in counts.items() if len(bare(code)) >= 4 and count <= max(2, len(terms) // 4)}
     return {n: 1.0 if len(own) == most or rare & own else _BY_WRONG_CODE for n, own in has.items()}
 
 
@@ -739,7 +757,8 @@ def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
     """Tell whether a sentence has the kind of answer that is asked for, or nearly all words of the question."""
     if c.text.startswith("|"):
         return True
-    says = satisfaction(question.kinds, c.text, question.text) >= 1 or coverage(weights, c.terms) >= _MOST_OF_ALL
+    shows, asks = satisfaction(question.kinds, c.text, question.text), question.kinds & _patterns("shows").keys()
+    says = shows >= 1 or (coverage(weights, c.terms) >= _MOST_OF_ALL and (shows > 0 or not asks))
     return says and dominant_script(c.text) not in _CLAUSE_SCRIPTS
 
 
@@ -762,12 +781,16 @@ def _items_of(found: Found, i: int) -> list[int]:
 def _leant_on(found: Found, i: int) -> list[int]:
     """What a sentence leans on that begins with "This" or "Leave it": the one or two before it."""
     before: list[int] = []
-    while len(before) < _MOST_LEANT_ON and _LEANS.match(found[i].text) and _adjoins(found, i - 1):
+    while len(before) < _MOST_LEANT_ON and _leans(found[i]) and _adjoins(found, i - 1):
         i -= 1
         if found[i].width > _MAX_LEANT_ON:
             break
         before.append(i)
     return before
+
+
+def _leans(c: Candidate) -> bool:
+    return _LEANS.match(c.text) is not None or (c.text[0].islower() and not c.item)
 
 
 def _items_beside(found: Found, i: int) -> list[int]:
@@ -810,9 +833,6 @@ def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
 
 
 # --- from chosen sentences to the text of an answer and its citations -----------------------------------------------
-
-_MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
-_BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 
 
 def _quoted(
@@ -865,34 +885,3 @@ def _stretches(picked: Found) -> list[list[Candidate]]:
         else:
             found.append([c])
     return found
-
-
-def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceCheck, ...]:
-    """Check the text of an extractive answer: each sentence must stand in the quote behind its number."""
-    quotes = {citation.number: _bare(citation.quote) for citation in citations}
-    found: list[SentenceCheck] = []
-    at = 0
-    for marker in _MARKER.finditer(text):
-        piece = text[at : marker.start()]
-        start, sentence = at + len(piece) - len(piece.lstrip()), piece.strip()
-        number = int(marker[1])
-        verbatim = _bare(sentence) in quotes.get(number, "")
-        check = SentenceCheck(start=start, end=start + len(sentence), text=sentence, supported=True, score=1.0)
-        if not verbatim:
-            check = replace(check, supported=False, score=0.0, problems=("not verbatim in its quote",))
-        found.append(replace(check, citations=(number,)))
-        at = marker.end()
-    return tuple(found)
-
-
-def _bare(text: str) -> str:
-    """Letters and digits alone: white space and brackets are shown otherwise than they stand in a source."""
-    return "".join(char for char in text if char.isalnum())
-
-
-def shown(sentence: str) -> str:
-    """Show a sentence of a source in an answer: on one line, and without anything that reads as our marker."""
-    line = " ".join(sentence.split())
-    while MARKER.search(line):
-        line = MARKER.sub(lambda found: f"({_BRACKETS.sub('', found[0])})", line)
-    return line

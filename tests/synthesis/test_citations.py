@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from agentic_retriever.schema import SentenceCheck
 from agentic_retriever.synthesis import CitationChecker, ExtractiveSynthesizer, PassageMatcher, assemble
 from agentic_retriever.synthesis.checking import UNSUPPORTED_MARK, judge
-from agentic_retriever.synthesis.citations import MARKER, NUMBER_MISMATCH_CAP, read_markers
-from agentic_retriever.synthesis.extractive import quoted_checks
+from agentic_retriever.synthesis.citations import MARKER, NUMBER_MISMATCH_CAP, quoted_checks, read_markers
 from agentic_retriever.text import Tokenizer
 
 

@@ -30,9 +30,10 @@ from agentic_retriever.synthesis import (
     ExtractiveSynthesizer,
     assemble,
 )
+from agentic_retriever.synthesis.citations import shown
 from agentic_retriever.synthesis.confidence import SIGNS, default_models, supported_share
 from agentic_retriever.synthesis.evidence import figures_of
-from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, lacks_price, shown
+from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, lacks_price
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.numbers import numbers_in
 
