@@ -159,6 +159,8 @@ class _Writer:
         name = tag.name
         if name == "br":
             self._line.append("\0")
+        elif name == "img" and "math" in str(tag.get("class")):
+            self._line.append(str(tag.get("alt", "")))
         elif name in _HEADINGS or id(tag) in self._terms:
             self._end_block()
             self._prefix = "#" * _HEADINGS[name] + " " if name in _HEADINGS else self._term_prefix()

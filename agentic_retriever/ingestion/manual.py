@@ -80,6 +80,7 @@ class _Page:
         self._shown = True  # what the last condition with an alternative said
         self._strings = {"lq": "“", "rq": "”", "Tm": "™", "R": "®", "Aq": "'"}
         self._room = _MAX_STRINGS
+        self._own: set[str] = set()  # macros that the page defines
         self._lists: list[str] = []
         self._requests: dict[str, Callable[[str, list[str]], object]] = {
             **dict.fromkeys(_BREAKS, lambda *_: self._end()),
@@ -119,6 +120,7 @@ class _Page:
         name, rest = request.groups()
         if name in _DEFINES:
             end = "".join(rest.split()[_DEFINES[name] :][:1]) or "."
+            self._own.update(rest.split()[:1])
             next((one for one in given if one.replace(" ", "").startswith((f".{end}", f"'{end}"))), None)
         elif name in {"ds", "as"}:
             key, _, value = rest.partition(" ")
@@ -149,7 +151,7 @@ class _Page:
             self._requests[name](name, args)
         elif name in _tables()["mdoc"] or name in _tables()["brackets"] or name == "Xr":
             self._say(self._inline([name, *args]))
-        elif (name[:1].isupper() or name[:1] == "%") and args:  # a macro of the page's own, or of a reference
+        elif (name[:1].isupper() or name[:1] == "%" or name in self._own) and args:
             self._say(" ".join(args))
 
     def _plain(self, text: str) -> str:

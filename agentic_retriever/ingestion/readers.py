@@ -87,12 +87,13 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$",
         lambda found: documents.TERM + re.sub(r"\n+=item[ \t]+", ", ", found[1]),
     ),
-    (r"^=item[ \t]*\*?[ \t]*", "- "),
+    (r"^=item[ \t]*\*?[ \t]*(?:\n\s*(?=[^\s=]))?", "- "),
     (r"^=(?:pod|cut|over|back|encoding|begin|end|for)\b.*\n?", ""),
     (r"(?:^|[ \t]+)X<[^<>]*>\n?", ""),  # for the index of a book
     (r"\b[BCFILS]<<+ ((?:(?![BCFILS]<<).)*?) >>+", r"\1"),
     *[(r"\b[BCFIS]<([^<>]*)>", r"\1"), (r"\bL<(?:([^<>|]*)\|[^<>]*|([^<>|]*))>", r"\1\2")] * 2,  # one in another
     (r"\bE<(lt|gt)>", lambda found: "<" if found[1] == "lt" else ">"),
+    (r"(?<![^\n]\n)(?:^[ \t]+\S.*(?:\n|\Z)(?:[ \t]*\n(?=[ \t]+\S))*)+", lambda found: _fence(found[0])),  # verbatim
 ]
 
 
@@ -112,17 +113,19 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
 
 def _fenced(found: re.Match[str]) -> str:
     lead = (found["lead"] or "").rstrip()
-    code = textwrap.dedent(found["code"].expandtabs()).strip("\n")
-    return f"{lead}{':' if lead else ''}\n\n```\n{code}\n```\n\n".lstrip("\n")
+    return f"{lead}{':' if lead else ''}\n\n{_fence(found['code'])}\n".lstrip("\n")
+
+
+def _fence(code: str) -> str:
+    return "```\n{}\n```\n".format(textwrap.dedent(code.expandtabs()).strip("\n"))
 
 
 def _rst_table(found: re.Match[str]) -> str:
-    from docutils import DataError  # noqa: PLC0415
-    from docutils.parsers.rst.tableparser import GridTableParser, SimpleTableParser  # noqa: PLC0415 - few files need it
-    from docutils.statemachine import StringList  # noqa: PLC0415
+    from docutils import DataError, statemachine  # noqa: PLC0415 - few files need it
+    from docutils.parsers.rst import tableparser  # noqa: PLC0415
 
-    lines = StringList(textwrap.dedent(found[0]).splitlines())
-    parser = GridTableParser() if lines[0].startswith("+") else SimpleTableParser()
+    lines = statemachine.StringList(textwrap.dedent(found[0]).splitlines())
+    parser = tableparser.GridTableParser() if lines[0][0] == "+" else tableparser.SimpleTableParser()
     try:
         _, head, body = parser.parse(lines)
     except DataError:

@@ -280,14 +280,12 @@ class ExtractiveSynthesizer:
 
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
-    kinds, heading = question.kinds & NUMERIC, c.above[-1:]
+    kinds, above = question.kinds & NUMERIC, c.above[-1:]
     lacks = kinds and satisfaction(kinds, c.text, question.text) < 1
-    figure = _heading_with(kinds, c, question) if lacks else ()
-    opens = not c.passage.text[heading[0][1] : c.start].strip() if heading else False
-    short = opens and 0 < heading[0][1] - heading[0][0] <= _MAX_DEFINED
-    names = short and not kinds and _patterns("asks")[WHICH].search(question.text) is not None
-    shown_too = figure or (heading if names else ())
-    return replace(c, head=shown_too[0]) if shown_too and not c.head else c
+    names = not kinds and _patterns("asks")[WHICH].search(question.text) is not None
+    opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
+    heads = _heading_with(kinds, c, question) if lacks else opens if names else ()
+    return replace(c, head=heads[0]) if heads and not c.head else c
 
 
 def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
@@ -781,16 +779,12 @@ def _items_of(found: Found, i: int) -> list[int]:
 def _leant_on(found: Found, i: int) -> list[int]:
     """What a sentence leans on that begins with "This" or "Leave it": the one or two before it."""
     before: list[int] = []
-    while len(before) < _MOST_LEANT_ON and _leans(found[i]) and _adjoins(found, i - 1):
+    while len(before) < _MOST_LEANT_ON and _LEANS.match(found[i].text) and _adjoins(found, i - 1):
         i -= 1
         if found[i].width > _MAX_LEANT_ON:
             break
         before.append(i)
     return before
-
-
-def _leans(c: Candidate) -> bool:
-    return _LEANS.match(c.text) is not None or (c.text[0].islower() and not c.item)
 
 
 def _items_beside(found: Found, i: int) -> list[int]:

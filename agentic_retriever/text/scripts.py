@@ -57,8 +57,7 @@ class Script(str, Enum):
     OTHER = "other"  # all other scripts; digits, punctuation, spaces, symbols, and marks that go with any script
 
 
-# ``blocks``: first and last code point of a script's letters, in hexadecimal, and of the marks that only it uses,
-# without the digits and punctuation inside; ``common``: how much more a language is believed than the least common.
+# ``blocks``: ranges of a script's letters and own marks; ``common``: how much more readily a language is believed.
 _DATA: Final = json.loads(files(__package__).joinpath("scripts.json").read_text(encoding="utf-8"))
 _RANGES: Final = sorted(
     (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), Script(name))
