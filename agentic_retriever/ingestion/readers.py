@@ -77,7 +77,7 @@ _RST_CODE = re.compile(
 )
 _RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
     r"(?<![^\n]\n)^(?P<indent>[ \t]*)(?:\+[-+]+\+[ ]*\n(?:(?P=indent)[|+].*(?:\n|\Z))+"
-    r"|=+(?:[ ]+=+)+[ ]*\n(?:.*\S.*\n)+?(?P=indent)=+(?:[ ]+=+)+[ ]*(?:\n(?=[ \t]*(?:\n|\Z))|\Z))",
+    r"|=+(?:[ ]+=+)+[ ]*\n(?:[ \t]*\S.*\n)+?(?P=indent)=+(?:[ ]+=+)+[ ]*(?:\n(?=[ \t]*(?:\n|\Z))|\Z))",
     re.MULTILINE,
 )
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
@@ -128,7 +128,7 @@ def _rst_table(found: re.Match[str]) -> str:
     parser = tableparser.GridTableParser() if lines[0][0] == "+" else tableparser.SimpleTableParser()
     try:
         _, head, body = parser.parse(lines)
-    except DataError:
+    except (DataError, IndexError):  # it looks beyond the end of lines that are too short
         return found[0]
     rows = [[" ".join(" ".join(cell[3]).split()) if cell else "" for cell in row] for row in [*head, *body]]
     return f"{documents.markdown_table(rows)}\n"

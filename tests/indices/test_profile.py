@@ -50,6 +50,10 @@ def test_identifiers_by_kind_but_for_kinds_with_too_many():
     many = [ProfiledNode(str(at), f"P-{at}", {}) for at in range(MAX_OF_A_KIND + 1)]
     assert "a9" not in collect_identifiers(many)
     assert len(collect_identifiers(many[:-1])["a9"]) == MAX_OF_A_KIND
+    about = make_profile(
+        NODES, np.empty((0, 4)), "s57", "Agencies of the chart format NS-9", np.empty(0), 1
+    ).identifiers
+    assert {"s57", "ns9"} <= about["a9"]
 
 
 def test_a_language_is_that_of_each_part_and_not_the_one_told_of_its_document():

@@ -181,6 +181,11 @@ LINES = st.sampled_from(
 )
 
 
+def test_what_a_macro_of_the_page_is_given_is_said():
+    page = ".de q\n\\\\$3\\*(lq\\\\$1\\*(rq\\\\$2\n..\n.SH FORMAT\nIt begins with\n.q TZif\nand goes on\n.r lost\n"
+    assert manual_to_text(page)[1].endswith("It begins with TZif and goes on")
+
+
 def test_lines_are_put_together_as_their_script_is_written():
     assert manual_to_text(".SH A\n日本語を\n読む 人\n한국\n어\n")[1] == "# A\n\n日本語を読む 人 한국 어"
 

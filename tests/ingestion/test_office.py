@@ -271,5 +271,7 @@ def test_what_surrounds_the_text_of_a_page_is_left_out_and_most_of_its_words_nev
     doc = read_one("a.html", page)
     assert isinstance(doc, SourceDocument)
     assert (doc.title, doc.text) == ("Title", "# Title\n\nAll of the text.")
+    formula = '<p>Up to <img class="math" src="a.png" alt="10^3">m<img alt="Photo"><img class="b">.'
+    assert read_one("d.html", formula).text == "Up to 10^3m."
     assert read_one("b.html", '<div class="toc"><p>All of it stands here.</div>').text == "All of it stands here."
     assert read_one("c.html", "<h1>T</h1><p class=code># mkfs $P<br># x").text == "# T\n\n```\n# mkfs $P\n# x\n```"

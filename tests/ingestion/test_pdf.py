@@ -359,6 +359,20 @@ def test_a_scanned_page_is_recognised_where_tesseract_is_and_else_reported(read,
     assert [page.start for page in doc.pages] == [0, doc.text.index("This page")]
 
 
+def test_a_name_in_bold_code_that_stands_alone_is_a_heading(read_one):
+    paper, text = Paper(), "This is what stands below it, in the letters of the text and over all of the line."
+    paper.add_page()
+    for at, name in enumerate(("LIMIT", "max_size", "run all")):
+        for below, (font, style, line) in enumerate(
+            (("Courier", "B", name), ("Helvetica", "", text), ("Courier", "", f"export {name}=1"))
+        ):
+            paper.set_font(font, style, 10)
+            paper.text(20, 30 + 45 * at + 15 * below, line)
+    found = read_one("a.pdf", paper.data).text.split("\n")
+    assert [line for line in found if line[:1] == "#"] == ["# LIMIT", "# max_size"]
+    assert found.count("run all") == found.count("export LIMIT=1") == 1  # in a block of code
+
+
 def test_an_option_in_smaller_letters_goes_on_in_the_line_below(read_one):
     paper = Paper()
     paper.add_page()

@@ -1,5 +1,6 @@
 import json
 import os
+import textwrap
 import time
 from datetime import date
 from pathlib import Path
@@ -23,7 +24,7 @@ from agentic_retriever.ingestion import (
 )
 from agentic_retriever.ingestion.chunking import ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import RESERVED_KEYS, clean_text, flat_metadata, parse_front_matter
-from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, _reflowed
+from agentic_retriever.ingestion.readers import _RST_TABLE, SUPPORTED_SUFFIXES, _reflowed, _rst_table
 
 WORDS = "Señalización luminosa: obligatoria. "
 
@@ -225,6 +226,9 @@ def test_options_and_terms_head_what_is_said_of_them(read_one):
     assert "#" not in read_one("a.html", f"<div>{listed}</div><p>More").text  # else it would stand below the last one
     pod = "=item B<-n>\n\n=item B<--tries>\n\nOften.\n\n=item * Point.\n\n=item 1.\n\n=item Many words.\n"
     assert read_one("a.pod", pod).text == "###### -n, --tries\n\nOften.\n\n- Point.\n\n- 1.\n\n- Many words.\n"
+    pod = "=over\n\n=item *\n\nFirst.\n\n=item\n\nSecond:\n\n  # code\n\n    $x B<y>\n\nEnd.\n\n=back\n"
+    shown = "- First.\n\n- Second:\n\n```\n# code\n\n  $x y\n```\n\nEnd."
+    assert read_one("b.pod", pod).text.strip() == shown
     rst = ".. option:: --tries\n\n   Often.\n\n``-x``\n   Stops.\n"
     assert read_one("a.rst", rst).text == "###### --tries\n\n   Often.\n\n###### ``-x``\n    Stops.\n"
 
@@ -245,12 +249,44 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
     ("a.html", "<dt>a"), ("a.html", "<dl><dt>a</dl> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
     ("a.txt", "\n\n   -a -a"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"), ("a.html", "<p>a "),
     ("a.csv", "a,"), ("a.txt", "ไทย"), ("a.rst", "a::"), ("a.rst", "a::\n"), ("a.rst", "a::\n\n b\n\n"),
+    ("a.rst", "+--+\n| a|\n"), ("a.rst", "\n+-+\n"), ("a.rst", "== ==\na  b\n"), ("a.rst", "\n== ==\n"),
+    ("a.rst", " == =="), ("a.pod", "\n  a\n"), ("a.pod", "   \n"), ("a.pod", "\n=item *\n"),
 ])  # fmt: skip
 def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
     read("warm" + name, unit)
     began = time.process_time()
     assert read(name, unit * (200_000 // len(unit)))
     assert time.process_time() - began < 5
+
+
+GRID = """
++------+----------+
+| Size | Speed    |
++======+==========+
+| M8   | slow and |
+|      | safe     |
++------+----------+
+| both | a|b      |
++------+----------+
+"""
+RULED = "\n==== =====\nSize Speed\n==== =====\nM8   slow and\n     safe\nboth a|b\n==== =====\n"
+
+
+@pytest.mark.parametrize("drawn", [GRID, RULED, textwrap.indent(GRID, "   "), textwrap.indent(RULED, "   ")])
+def test_tables_of_restructured_text_become_those_of_markdown(read_one, drawn):
+    text = "| Size | Speed |\n| --- | --- |\n| M8 | slow and safe |\n| both | a\\|b |"
+    assert read_one("a.rst", f"Of bolts.\n{drawn}\nEnd.").text == f"Of bolts.\n\n{text}\n\nEnd."
+
+
+def test_what_is_no_table_of_restructured_text_is_left_as_it_is(read_one):
+    for text in ("+--+\n| x\n| y +\n", "== ==\n a b\n== ==\nc", "+-+-+\n| a b|\n+-+\n", "==== ====\nName Of\n"):
+        assert read_one("a.rst", f"Text.\n\n{text}").text == f"Text.\n\n{text}"
+
+
+@given(st.text(alphabet="+-=| a\n", max_size=80))
+def test_any_drawing_is_read(text):
+    rows = _RST_TABLE.sub(_rst_table, text)
+    assert rows.count("a") == text.count("a")
 
 
 @pytest.mark.parametrize("suffix", [".md", ".txt", ".html", ".csv", ".rst", ".pod"])

@@ -289,6 +289,45 @@ def test_a_list_follows_the_sentence_that_announces_it():
     assert found.text == "Moderate: [2] Denial of service [1] Files of others [1]"
 
 
+LOG = (
+    "## [3.2.0] - 2023-01-03\n\n### Added\n\n- Prefixes ronna and quecto (issue 629).\n\n### Fixed\n\n- A crash.\n\n"
+    "## [3.1.0] - 2022-05-05\n\n### Added\n\n- Prefixes of bits (issue 512).\n"
+)
+
+
+@pytest.mark.parametrize(("query", "start"), [
+    ("When did the prefixes ronna and quecto come?", "[3.2.0] - 2023-01-03 [2] Prefixes ronna"),
+    ("Which version has the prefixes ronna and quecto?", "[3.2.0] - 2023-01-03 [2] Prefixes ronna"),
+    ("In welcher Version kamen die prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
+    ("¿Qué versión tiene los prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
+    ("Are there prefixes ronna and quecto?", "Prefixes ronna"),
+])  # fmt: skip
+def test_a_date_or_version_is_that_of_the_heading_of_a_change_log(query, start):
+    found = extract(query, [make_node(LOG, start=0)], max_sentences=1)
+    assert found.text.startswith(start)
+
+
+def test_a_sentence_that_only_repeats_the_question_is_quoted_with_what_follows():
+    text = "WinBoard does not run on Windows 3.1. WinBoard would need threads to run in.\n\nIt rains."
+    found = extract("Why does WinBoard not run on Windows 3.1?", [make_node(text, start=0)], max_sentences=1)
+    assert "would need threads" in found.text
+    assert "rains" not in found.text
+    text = "WinBoard does not run on Windows 3.1 because threads are missing. It is for those who play.\n\nIt rains."
+    found = extract("Why does WinBoard not run on Windows 3.1?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "WinBoard does not run on Windows 3.1 because threads are missing. [1]"
+
+
+def test_a_paragraph_that_ends_with_a_question_heads_its_answer():
+    asked = "My image is all white. Yet the colour bar works?"
+    text = f"Fonts are in a menu.\n\n{asked}\n\nThe limits in the head of an image may be wrong.\n\nIt rains."
+    found = extract("Why is my image all white?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("The limits in the head of an image may be wrong. [1]")
+
+
+def test_what_is_no_marker_of_ours_is_shown_as_it_stands():
+    assert shown("It is in the\n range [0; 3], see [2] and [[12]].") == "It is in the range [0; 3], see (2) and [(12)]."
+
+
 def test_records_that_lack_the_number_asked_for_are_not_mixed_in():
     nodes = [
         make_node(f"โฉนดเลขที่ {n}\nเนื้อที่ {n % 7} ไร่\nตั้งอยู่อำเภอแม่ริม", start=0, doc_id=str(n), title=f"โฉนดเลขที่ {n}")
