@@ -168,7 +168,7 @@ _OPTION = re.compile(  # in lines of its own, or of a manual page that says behi
 )
 _TYPESET_HEADING = re.compile(
     r"(?<![^\n]\n)^(?P<indent> {0,3})(?P<title>(?P<number>(?:[0-9]+|[A-Z](?=\.))(?:\.[0-9]+)*\.? +)?"
-    r"[^\W_](?:(?!  )[^\n]){1,70}(?<![.,:;-]))\n(?P<gap>\n?)(?=(?P=indent) +\S)",
+    r"[^\W_](?:(?!  )[^\n]){1,70}(?<![.,:;-])(?: {3,}[^\n]{0,24}\b\d{4})?)\n(?P<gap>\n?)(?=(?P=indent) +\S)",
     re.MULTILINE,
 )
 
@@ -178,7 +178,7 @@ def _reflowed(text: str) -> str:
     lines = [line.rstrip() for line in text.expandtabs().replace("\f", "\n\n\n").split("\n")]
     # Lines of more parts than one with two empty ones on one side, as at the end of a page.
     edges = {
-        at: re.sub(r"[\d ]+", " ", line)
+        at: re.sub(r"(?<![\d.])\d{1,3}(?![\d.])| +", " ", line)
         for at, line in enumerate(lines)
         if "   " in line.strip() and not (any(lines[max(0, at - 2) : at]) and any(lines[at + 1 : at + 3]))
     }
@@ -211,7 +211,7 @@ def _typeset_heading(found: re.Match[str]) -> str:
     """Mark a line as a heading that stands to the left of what follows, deeper the more it is indented."""
     is_title = found["title"].isupper() or found["gap"] or found["number"]
     level = 1 + bool(found["indent"]) + (found["number"] or "").strip(" .").count(".") if is_title else 4
-    return f"{'#' * min(level, 6)} {found['title'].strip()}\n{found['gap']}"
+    return f"{'#' * min(level, 6)} {' '.join(found['title'].split())}\n{found['gap']}"
 
 
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
@@ -327,7 +327,9 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
 KINDS = f"{', '.join(SUPPORTED_SUFFIXES)}, manual pages such as .1, README and the like, and all but .jsonl as .gz"
 _MANUAL = re.compile(r"\.[1-9][a-z]{0,4}")
-_PLAIN = re.compile(r"README\..+|[A-Z][A-Z\d_-]+")  # names of texts that have no suffix of a kind
+_PLAIN = re.compile(  # names of texts that have no suffix of a kind
+    r"README\..+|[A-Z][A-Z\d_-]+|(?i:authors|change(?:log|s)|copy(?:ing|right)|licen[cs]e|news|todo)(?:[.-][A-Z]\w*)*"
+)
 _DIGEST_BLOCK = 1 << 20
 
 

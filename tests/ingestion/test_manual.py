@@ -223,7 +223,7 @@ def test_any_page_is_read_in_linear_time(read, unit):
     ("lib.so.1", b"\x7fELF\0", "is binary, not text"), ("log.1", "word", "is no manual page with a text of its own"),
     ("a.1", ".TH A 1\n", "is no manual page"), ("b.1", ".so man1/a.1\n", "is no manual page"),
     ("README", b"\0", "is binary"), ("a.jsonl.gz", "{}", "is of no kind"), ("readme", "x", "is of no kind"),
-    ("DATA.xml", "x", "is of no kind"),
+    ("DATA.xml", "x", "is of no kind"), ("changes.xml", "x", "is of no kind"), ("newsletter", "x", "is of no kind"),
 ])  # fmt: skip
 def test_what_only_looks_like_one_counts_among_files_of_other_kinds(read, name, content, said):
     [skipped] = read(name, content)
@@ -231,8 +231,11 @@ def test_what_only_looks_like_one_counts_among_files_of_other_kinds(read, name, 
     assert skipped.kind == "unsupported"
 
 
-@pytest.mark.parametrize("name", ["README", "README.Debian", "FAQ", "HOWTO-2", "COPYING.gz"])
-def test_texts_that_are_called_in_capitals_are_read(read_one, name):
+TEXTS = "README README.Debian FAQ HOWTO-2 COPYING.gz ChangeLog changelog.Debian.gz copyright LICENSE-MIT"
+
+
+@pytest.mark.parametrize("name", TEXTS.split())
+def test_texts_without_a_suffix_are_read_by_their_names(read_one, name):
     content = b"Lamps shine.\n"
     doc = read_one(name, gzip.compress(content) if name.endswith(".gz") else content)
     assert (doc.text, doc.kind, doc.doc_id) == ("Lamps shine.\n", "txt", name)

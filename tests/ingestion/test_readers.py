@@ -244,6 +244,13 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
     assert read == text or indent != "x"
 
 
+def test_heads_of_a_change_log_are_headings_and_not_of_pages():
+    items = "\n\n".join(f"    *) Fix {at}." for at in range(8))
+    log = "\n\n\n".join(f"Changes with x 1.{at}.0{'':20}0{at} Dec 2021\n\n{items}" for at in range(1, 9))
+    heads = [line for line in _reflowed(log).split("\n") if line[:1] == "#"]
+    assert heads == [f"# Changes with x 1.{at}.0 0{at} Dec 2021" for at in range(1, 9)]
+
+
 @pytest.mark.parametrize(("name", "unit"), [
     ("a.txt", "word "), ("a.txt", "  x-\n"), ("a.txt", "      x   y\n\n\n"), ("a.txt", "x"), ("a.txt", "   -a\n"),
     ("a.html", "<dt>a"), ("a.html", "<dl><dt>a</dl> "), ("a.pod", "=item a\n"), ("a.rst", "-a  b\n"),
@@ -259,16 +266,9 @@ def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
     assert time.process_time() - began < 5
 
 
-GRID = """
-+------+----------+
-| Size | Speed    |
-+======+==========+
-| M8   | slow and |
-|      | safe     |
-+------+----------+
-| both | a|b      |
-+------+----------+
-"""
+RULE = "+------+----------+"
+GRID = f"\n{RULE}\n| Size | Speed    |\n{RULE.replace('-', '=')}\n| M8   | slow and |\n|      | safe     |\n{RULE}\n"
+GRID += f"| both | a|b      |\n{RULE}\n"
 RULED = "\n==== =====\nSize Speed\n==== =====\nM8   slow and\n     safe\nboth a|b\n==== =====\n"
 
 
