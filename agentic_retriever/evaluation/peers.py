@@ -353,10 +353,8 @@ _NOTES: Final = {
     "llamaindex_vector": "VectorIndexRetriever over the in-memory store that VectorStoreIndex makes",
     "llamaindex_bm25": "BM25Retriever with its defaults: English stemmer and stop words",
     "llamaindex_fusion_rrf": "QueryFusionRetriever, reciprocal_rerank, over the two above, no generated queries",
-    "llamaindex_fusion_relative_score": "QueryFusionRetriever, relative_score, over the two above, no generated "
-    "queries",
-    _ROUTER: "RouterRetriever with EmbeddingSingleSelector over one tool per strategy of ours, with our descriptions; "
-    "embedding these anew for each question, as it does, is not in its latency",
+    "llamaindex_fusion_relative_score": "the same by relative_score",
+    _ROUTER: "RouterRetriever, EmbeddingSingleSelector over our descriptions; embedding these is not in its latency",
 }
 
 

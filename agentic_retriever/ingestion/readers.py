@@ -178,7 +178,7 @@ def _reflowed(text: str) -> str:
     lines = [line.rstrip() for line in text.expandtabs().replace("\f", "\n\n\n").split("\n")]
     # Lines of more parts than one with two empty ones on one side, as at the end of a page.
     edges = {
-        at: re.sub(r"(?<![\d.])\d{1,3}(?![\d.])| +", " ", line)
+        at: re.sub(r"(?<!\d)(?<!\d\.)\d{1,3}(?!\.?\d)| +", " ", line)
         for at, line in enumerate(lines)
         if "   " in line.strip() and not (any(lines[max(0, at - 2) : at]) and any(lines[at + 1 : at + 3]))
     }
@@ -307,7 +307,10 @@ def _string(record: Mapping[str, object], field: str) -> str:
 
 
 def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
-    yield file.document(_reflowed(_decoded(file)), kind="txt")
+    text = _reflowed(_decoded(file))
+    if re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE):  # as it tells its editor
+        text = re.sub(r"^\*{1,6}(?= )", lambda found: "#" * len(found[0]), text, flags=re.MULTILINE)
+    yield file.document(text, kind="txt")
 
 
 # Which reader reads what

@@ -244,11 +244,12 @@ def test_no_letter_is_lost_and_a_text_that_is_not_typeset_is_read_as_it_is(lines
     assert read == text or indent != "x"
 
 
-def test_heads_of_a_change_log_are_headings_and_not_of_pages():
-    items = "\n\n".join(f"    *) Fix {at}." for at in range(8))
-    log = "\n\n\n".join(f"Changes with x 1.{at}.0{'':20}0{at} Dec 2021\n\n{items}" for at in range(1, 9))
+def test_heads_of_a_change_log_are_headings_and_not_of_pages(read_one):
+    items = "\n\n    *) Fix." * 8
+    log = "\n\n\n".join(f"Changes with x 1.{at}.0{'':20}0{at} Dec 2021{items}" for at in range(1, 9))
     heads = [line for line in _reflowed(log).split("\n") if line[:1] == "#"]
     assert heads == [f"# Changes with x 1.{at}.0 0{at} Dec 2021" for at in range(1, 9)]
+    assert read_one("NEWS", "NEWS -*- outline -*-\n\n* 1.2\n\n** Bugs\n*a*").text.endswith("\n\n# 1.2\n\n## Bugs\n*a*")
 
 
 @pytest.mark.parametrize(("name", "unit"), [
