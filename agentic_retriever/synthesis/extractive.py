@@ -51,7 +51,7 @@ _MAX_PARTED: Final = 1_000
 _MAX_PARTS: Final = 6
 _ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
 _EMPHASIS: Final = re.compile(r"[*_`]+")
-_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w)")
+_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
 _JOINTS: Final = any_listed("answers", "joints")
 # What a sentence begins with that points back, such as "This" or "Dicho".
 _LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
