@@ -112,7 +112,11 @@ def _fold_cluster(piece: str) -> str:
 # --- the lexicon ----------------------------------------------------------------------------------------------------
 
 # The letter of each kind of cue. Beside them: M a month, N a number, X a multiplier, U a unit.
-_SYMBOLS: Final[Mapping[str, str]] = FIELD_WORDS["cue_letters"]
+_SYMBOLS: Final[dict[str, str]] = {
+    "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
+    "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
+    "topic": "?", "filler": "-",
+}  # fmt: skip
 _MIN_WORDS: Final = 3
 # A phrase with several readings takes the one that fits behind a number there, and elsewhere the other.
 _BEHIND_NUMBER: Final = "TPUXACEM"

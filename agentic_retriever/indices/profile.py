@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +33,7 @@ from agentic_retriever.schema import Strategy
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text.language_files import packaged_json
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
 Vector: TypeAlias = npt.NDArray[np.float32]
@@ -51,10 +51,14 @@ MAX_NUMBER = 1e300
 MAX_OF_A_KIND: Final = 5_000  # of more identifiers of one kind a profile does not claim to know all, and keeps none
 MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names; a few thousand authors have fewer
 NEIGHBOURS: Final = 3
-# Words in names of fields, particles of the names of people, and the letters of cues, for ``fields.py`` as well.
-FIELD_WORDS: Final = json.loads(files(__package__).joinpath("field_words.json").read_text(encoding="utf-8"))
+# Words in names of fields and particles of the names of people, for ``fields.py`` as well.
+FIELD_WORDS: Final = packaged_json("indices/field_words.json")
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
-STRUCTURAL_FIELDS: Final = frozenset(FIELD_WORDS["structural"])
+STRUCTURAL_FIELDS: Final = frozenset({
+    "title", "section", "section_number", "section_starts", "heading_hierarchy", "parent", "article_number",
+    "cross_references", "table_header", "page", "page_numbers", "page_starts", "chunk_type", "content_hash", "language",
+    "file_name", "mapped_section",
+})  # fmt: skip
 _EXAMINED_ROWS: Final = 256
 _EXAMINED_NODES: Final = 400
 _ENOUGH_TEXT: Final = 200  # characters of which the language is told well

@@ -1,10 +1,8 @@
 """HTML to text with Markdown-like structure, by BeautifulSoup."""
 
 import codecs
-import json
 import re
 from collections.abc import Collection, Sequence
-from importlib.resources import files
 from typing import Final, NamedTuple
 
 from bs4 import BeautifulSoup, Tag
@@ -13,6 +11,7 @@ from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
+from agentic_retriever.text.language_files import packaged_json
 
 _CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
 _CHARSET_WITHIN = 4096
@@ -21,8 +20,7 @@ _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 # What surrounds the text of a page (``furniture``): as HTML says it, and as generators of manuals (Sphinx, DocBook,
 # Texinfo, MkDocs, MediaWiki) name it. Of 60 pages of manuals trafilatura keeps 97.7 % of the words, readability 79.4 %,
 # this 99.9 % (by a gold text that was cut by some of the same marks, which favours this).
-_DATA: Final = json.loads(files(__package__).joinpath("html.json").read_text(encoding="utf-8"))
-_NAMES: Final = {kind: frozenset(names) for kind, names in _DATA.items()}
+_NAMES: Final = {kind: frozenset(some) for kind, some in packaged_json("ingestion/html.json").items()}
 _BLOCKS: Final = _NAMES["lists"] | _NAMES["blocks"]
 _FENCE = "```"
 _AS_HEADING = re.compile(r"#{1,6} ")

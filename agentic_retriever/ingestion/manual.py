@@ -3,17 +3,16 @@
 How a page is to look is passed over: fonts, indents, macros of its own, and conditions but whether a terminal shows it.
 """
 
-import json
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from importlib.resources import files
 from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from agentic_retriever.ingestion.documents import TERM, clean_text, markdown_table
+from agentic_retriever.text.language_files import packaged_json
 
 _IS_MANUAL: Final = re.compile(r"^[.'][ \t]*(?:TH|SH|Dd|Dt|Sh)\b", re.MULTILINE)
 _NAME: Final = r"\(..|\[[^\]\n]{0,60}\]"
@@ -59,12 +58,7 @@ def manual_to_text(source: str) -> tuple[str, str]:
     return (first if 0 < len(first) <= _MAX_TAG else page.title), text
 
 
-@cache
-def _tables() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads(
-        (files("agentic_retriever.ingestion") / "roff.json").read_text("utf-8")
-    )
-    return found
+_tables: Callable[[], dict[str, dict[str, Any]]] = cache(lambda: packaged_json("ingestion/roff.json"))
 
 
 class _Page:

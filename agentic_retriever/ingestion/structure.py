@@ -1,12 +1,12 @@
 """A text as a sequence of blocks: headings, paragraphs, lists, tables, code, each a span of the source."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from itertools import pairwise
 from typing import Literal, NamedTuple
+
+from agentic_retriever.text.language_files import packaged_json
 
 # Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts.
 #
@@ -62,7 +62,7 @@ _LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
 
 _ROMAN = r"[IVXLCDM]{1,8}\b"
 _THAI_DIGITS = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
-_WORDS = json.loads(files(__package__).joinpath("structure.json").read_text(encoding="utf-8"))
+_WORDS = packaged_json("ingestion/structure.json")
 _ORDINAL = rf"(?:{'|'.join(_WORDS['ordinals'])})\b"
 _LEGAL_NUMBER = (
     rf"(?:[\d๐-๙]{{1,4}}(?:[./][\d๐-๙]{{1,3}})*(?:[ \-]?(?:bis|ter|quater|quinquies)\b|[a-z]\b|[ºª°])?|"

@@ -1,14 +1,13 @@
 """Whether passages answer a question and how far to trust the answer, by weights of ``scripts/fit_confidence.py``."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Final
 
 from agentic_retriever.schema import Record, frozen
+from agentic_retriever.text.language_files import packaged_json
 
 # The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
 SIGNS: Final[Mapping[str, int]] = frozen(
@@ -47,8 +46,7 @@ class ConfidenceModels(Record):
 
 @lru_cache(1)
 def default_models() -> ConfidenceModels:
-    text = (files("agentic_retriever.synthesis") / "confidence_weights.json").read_text("utf-8")
-    return ConfidenceModels.from_dict(json.loads(text)["models"])
+    return ConfidenceModels.from_dict(packaged_json("synthesis/confidence_weights.json")["models"])
 
 
 def supported_share(probability: float, support: float) -> float:

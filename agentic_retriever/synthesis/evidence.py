@@ -6,13 +6,11 @@ language and embedding model. A figure that cannot be known is missing or ``None
 without vectors.
 """
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from statistics import NormalDist
 from typing import Final, TypeAlias
 
@@ -24,6 +22,7 @@ from agentic_retriever.schema import Citation, examined, frozen
 from agentic_retriever.synthesis.context import ContextPassage, Evidence
 from agentic_retriever.synthesis.extractive import lacks_price
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text.language_files import packaged_json
 from agentic_retriever.text.tokens import absent, identifiers, kind_of, without_asking, without_requests
 
 Figures = Mapping[str, float | None]
@@ -249,7 +248,7 @@ def _with_sample(vectors: object, profile: IndexProfile) -> _Cosines:
 
 @lru_cache(1)
 def _unrelated() -> Mapping[str, Sequence[str]]:
-    return frozen(json.loads((files("agentic_retriever.synthesis") / "unrelated_questions.json").read_text("utf-8")))
+    return frozen(packaged_json("synthesis/unrelated_questions.json"))
 
 
 def unrelated_questions(language: str) -> Sequence[str]:

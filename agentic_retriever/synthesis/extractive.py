@@ -452,7 +452,7 @@ def _heading_level(text: str, begin: int, end: int) -> int:
     if starts_line and piece.rstrip("*_ ").endswith(_ASKS):
         return 20
     first, behind = text.rfind("\n\n", 0, begin) + 2, text.find("\n\n", end)
-    paragraph = text[max(first, 0) : behind].strip("*_ \n") if first > 1 and behind > 0 else ""
+    paragraph = text[first:behind].strip("*_ \n") if first > 1 and behind > 0 else ""
     if len(paragraph) <= _MAX_ASKED and paragraph.endswith(_ASKS) and paragraph[0].isalnum():
         return 20 + (begin > first)  # a question that says before what it asks of
     return _DEFINED if _is_defined(text, begin, end) else 0

@@ -29,6 +29,11 @@ SECTIONS: Final = (
 NEVER: Final = re.compile(r"(?!)")
 
 
+def packaged_json(path: str) -> Any:  # noqa: ANN401 - as the file says
+    """Read a file of facts that lies beside the code which knows what it holds, such as ``text/units.json``."""
+    return json.loads(files("agentic_retriever").joinpath(path).read_text(encoding="utf-8"))
+
+
 @lru_cache(1)
 def language_files() -> Mapping[str, Mapping[str, Any]]:
     """Read the file of every language, once, by its code."""

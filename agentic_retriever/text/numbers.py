@@ -8,16 +8,14 @@ eras.
 
 import calendar
 import datetime as dt
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import Final
 
-from agentic_retriever.text.language_files import language_files, listed, section
+from agentic_retriever.text.language_files import language_files, listed, packaged_json, section
 from agentic_retriever.text.scripts import UNSPACED
 
 _SEPARATORS: Final = ".,'\u2019\u00a0\u202f\u066c"
@@ -371,7 +369,7 @@ class Amount:
 
 @lru_cache(1)
 def units() -> Mapping[str, Unit]:
-    content = json.loads(files(__package__).joinpath("units.json").read_text(encoding="utf-8"))
+    content = packaged_json("text/units.json")
     return {name: Unit(dimension, float(factor)) for name, (dimension, factor) in content.items()}
 
 

@@ -1,14 +1,14 @@
 """References to parts of documents: "section 4.2", "apartado 6.2.1 del Anexo III", "มาตรา 12"."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import pairwise
 from typing import Final
 
-_WORDS: Final = json.loads(files(__package__).joinpath("references.json").read_text(encoding="utf-8"))
+from agentic_retriever.text.language_files import packaged_json
+
+_WORDS: Final = packaged_json("text/references.json")
 
 
 def any_of(*lists: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import lzma
 import re
@@ -14,10 +13,9 @@ from collections import Counter
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.text.language_files import section, stopwords
+from agentic_retriever.text.language_files import packaged_json, section, stopwords
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -58,7 +56,7 @@ class Script(str, Enum):
 
 
 # ``blocks``: ranges of a script's letters and own marks; ``common``: how much more readily a language is believed.
-_DATA: Final = json.loads(files(__package__).joinpath("scripts.json").read_text(encoding="utf-8"))
+_DATA: Final = packaged_json("text/scripts.json")
 _RANGES: Final = sorted(
     (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), Script(name))
     for name, blocks in _DATA["blocks"].items()
