@@ -15,6 +15,7 @@ from typing import Any, Final
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import documents
 from agentic_retriever.ingestion.pdf_layout import GAP, Page, Ruling, Sheet, Word, lay_out, merged_rulings
+from agentic_retriever.text.language_files import packaged_json
 
 MAX_PAGES: Final = 5_000
 MAX_SECONDS: Final = 120.0  # of computing, for one document; Tesseract, a process of its own, is not counted
@@ -131,8 +132,8 @@ _MONO = re.compile(r"mono|nimbusmon|courier|consol|typewriter|cmtt|sftt|ectt|men
 _FIXED_PITCH, _FORCE_BOLD = 1, 1 << 18
 _SMALL_GAP: Final = 0.08  # of the size: a narrower one parts none, where PDFium only supposes a space
 _SUPERSCRIPT = str.maketrans("0123456789+-()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾")
-_LIGATURES = str.maketrans({"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st", "\x02": "-",
-                            "\ufffe": "-", "\uf0b7": "•", "\uf0a7": "•", "\0": None})  # fmt: skip
+# Ligatures and signs as letters; codes below 32, which stand for them in fonts of TeX that name no letters, too.
+_SIGNS = str.maketrans(packaged_json("ingestion/pdf.json"))
 
 
 class _PageReader:
@@ -184,7 +185,7 @@ class _PageReader:
         x0 = x1 = low = 0.0
         spaced = supposed = last_spaced = False
         for at in range(count):
-            char = chr(raw.FPDFText_GetUnicode(text, at)).translate(_LIGATURES)
+            char = chr(raw.FPDFText_GetUnicode(text, at)).translate(_SIGNS)
             if not char or char.isspace():
                 supposed = raw.FPDFText_IsGenerated(text, at) == 1
                 spaced = True
