@@ -18,16 +18,10 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
-from agentic_retriever import errors, retrievers, routing
+from agentic_retriever import embeddings, errors, retrievers, routing
 from agentic_retriever.cache import cache_key
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import (
-    DiskVectorCache,
-    EmbeddingModel,
-    VectorSource,
-    embedding_name,
-    resolve_embedding,
-)
+from agentic_retriever.embeddings import EmbeddingModel, VectorSource, embedding_name, resolve_embedding
 from agentic_retriever.embeddings.model import MEMORY_TTL_S, Vector, embedding_time_s
 from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.attached.index import attach_index
@@ -167,7 +161,7 @@ class Resources:
                 self._embedding = EmbeddingModel(
                     base,
                     name=embedding_name(base),
-                    disk=DiskVectorCache(self.config.data_dir / EMBEDDING_CACHE_FILE),
+                    disk=embeddings.DiskVectorCache(self.config.data_dir / EMBEDDING_CACHE_FILE),
                     packed=self._packed,
                     shared=None if self.redis is None else RedisVectorCache(self.redis, ttl_s=MEMORY_TTL_S),
                 )

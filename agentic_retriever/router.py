@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -54,6 +54,8 @@ from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 
 T = TypeVar("T")
+PinnedIndex: TypeAlias = str | Sequence[str] | None  # one index, several to choose from, or any
+PinnedStrategy: TypeAlias = str | Strategy | None
 
 _GRACE_S: Final = 0.25  # an async call may take that much longer: the sync side should end first and say more
 _MAX_STREAMS: Final = 128  # streamed answers under way at once, each read by a thread of its own
@@ -386,12 +388,7 @@ class AgenticRouter:
     # -- Questions: decided, explained, retrieved, answered
 
     def route(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        budget: Budget | None = None,
+        self, query: str, *, index: PinnedIndex = None, strategy: PinnedStrategy = None, budget: Budget | None = None
     ) -> RouteDecision:
         """Decide which index and strategy a question goes to, without retrieving.
 
@@ -412,12 +409,7 @@ class AgenticRouter:
         return self._pipeline.route(_question(query, index=index, strategy=strategy, budget=budget))
 
     def explain(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        budget: Budget | None = None,
+        self, query: str, *, index: PinnedIndex = None, strategy: PinnedStrategy = None, budget: Budget | None = None
     ) -> answers.Explanation:
         """Decide as :meth:`route`, and say why in words: print what is returned."""
         return self.explanation(self.route(query, index=index, strategy=strategy, budget=budget))
@@ -466,8 +458,8 @@ class AgenticRouter:
         self,
         query: str,
         *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
+        index: PinnedIndex = None,
+        strategy: PinnedStrategy = None,
         filters: MetadataFilters | None = None,
         top_k: int | None = None,
         budget: Budget | None = None,
@@ -518,12 +510,7 @@ class AgenticRouter:
     # -- The same for event loops
 
     async def aroute(
-        self,
-        query: str,
-        *,
-        index: str | Sequence[str] | None = None,
-        strategy: str | Strategy | None = None,
-        budget: Budget | None = None,
+        self, query: str, *, index: PinnedIndex = None, strategy: PinnedStrategy = None, budget: Budget | None = None
     ) -> RouteDecision:
         """Do as :meth:`route`, off the event loop."""
         call = partial(self.route, query, index=index, strategy=strategy, budget=budget)

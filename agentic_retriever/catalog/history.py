@@ -357,9 +357,5 @@ def open_query_log(config: RouterConfig) -> QueryLog | None:
     """Make the history that the settings ask for; nothing is opened yet."""
     if config.query_log == "none":
         return None
-    return QueryLog(
-        Address.from_config(config),
-        text=config.query_log,
-        retention_days=config.query_log_retention_days or None,
-        before=config.data_dir / BEFORE,
-    )
+    days, before = config.query_log_retention_days or None, config.data_dir / BEFORE
+    return QueryLog(Address.from_config(config), text=config.query_log, retention_days=days, before=before)

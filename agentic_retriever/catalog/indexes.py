@@ -91,15 +91,7 @@ class Indexes:
         with self.changing() as connection:
             self.insert(connection, name, manifest, embedded=embedded, words=words)
 
-    def insert(
-        self,
-        connection: sa.Connection,
-        name: str,
-        manifest: str,
-        *,
-        embedded: bool,
-        **known: Any,  # noqa: ANN401
-    ) -> int:
+    def insert(self, connection: sa.Connection, name: str, manifest: str, *, embedded: bool, **known: object) -> int:
         """Add the row of a new index, with more columns if they are known, and return its id."""
         if name in self.all(connection):
             raise errors.IndexExistsError(f"index {name!r} exists already in {self.database.what}; take another name")

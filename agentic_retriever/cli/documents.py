@@ -34,10 +34,7 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be rep
 Metadata = Annotated[
     list[str] | None,
     typer.Option(
-        "--metadata",
-        metavar="KEY=VALUE",
-        callback=_checked,
-        help="Metadata that goes before what is found; may be repeated.",
+        metavar="KEY=VALUE", callback=_checked, help="Metadata that goes before what is found; may be repeated."
     ),
 ]
 Title = Annotated[str | None, typer.Option("--title", help="Its title.")]
@@ -63,13 +60,8 @@ def upload(
 ) -> None:
     """Keep files and have them processed; exit code 1 when one of them was refused or failed."""
     console, refused, records = terminal.Console(), 0, []
-    said: dict[str, Any] = {
-        "title": title,
-        "document_type": document_type or "",
-        "document_number": number or "",
-        "tags": tag or [],
-    }
-    said["description"] = description
+    said: dict[str, Any] = {"title": title, "tags": tag or [], "description": description}
+    said |= {"document_type": document_type or "", "document_number": number or ""}
     with terminal.router_of(ctx) as router:
         for path in paths:
             try:
@@ -95,13 +87,8 @@ def list_documents(
 ) -> None:
     """List documents, newest first."""
     console, documents = terminal.Console(), _records(ctx)
-    wanted: dict[str, Any] = {
-        "index": index,
-        "status": status,
-        "document_type": document_type,
-        "tag": tag,
-        "search": search,
-    }
+    wanted: dict[str, Any] = {"index": index, "status": status, "tag": tag, "search": search}
+    wanted["document_type"] = document_type
     records = documents.list(**wanted, limit=limit)
     _show(console, records, as_json=as_json)
     total = documents.count(**wanted)

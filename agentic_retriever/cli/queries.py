@@ -40,12 +40,8 @@ def query(
     from agentic_retriever.schema import Budget
 
     console, streams = terminal.Console(), stream and not as_json
-    wanted: dict[str, Any] = {
-        "index": index or None,
-        "strategy": strategy,
-        "top_k": top_k,
-        "budget": Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls),
-    }
+    budget = Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls)
+    wanted: dict[str, Any] = {"index": index or None, "strategy": strategy, "top_k": top_k, "budget": budget}
     with terminal.router_of(ctx) as router:
         asked = _read(text)
         answer = _streamed(console, router, asked, wanted) if streams else router.query(asked, **wanted)

@@ -72,13 +72,9 @@ def _openai(config: RouterConfig, model: str) -> BaseEmbedding:
     key, url = config.openai_api_key.reveal(), config.openai_base_url
     if not key and url == OPENAI_URL:
         raise ConfigError(f"setting embedding_model is openai:{model} but there is no key for it; set OPENAI_API_KEY")
+    key = key or "none"
     return OpenAIEmbedding(
-        model_name=model,
-        api_base=url,
-        api_key=key or "none",
-        embed_batch_size=BATCH_SIZE,
-        timeout=TIMEOUT_S,
-        max_retries=1,
+        model_name=model, api_base=url, api_key=key, embed_batch_size=BATCH_SIZE, timeout=TIMEOUT_S, max_retries=1
     )
 
 

@@ -271,7 +271,11 @@ def find_source(source: object, live: AgenticRouter | None = None) -> Dataset:
         return finetune_dataset(parts, "finetune", Path("(in memory)"))
     path = Path(source)
     if path.is_dir() and not any((path / name).exists() for name in (QUERIES, QUESTIONS)):
-        return _documents_alone(path)
+        problems = ProblemLog()
+        documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
+        return Dataset(
+            name=path.resolve().name, path=path, kind=DatasetKind.BEIR, documents=documents, problems=problems.report()
+        )
     if (path / QUERIES).exists() and not any((path / QRELS).glob("*.tsv")):
         raise EvaluationError(
             f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
@@ -298,14 +302,6 @@ def _documents_of(index: Index) -> tuple[SourceDocument, ...]:
     if not found:
         raise EvaluationError(f"index {index.name!r} has no source text to make questions of")
     return tuple(found)
-
-
-def _documents_alone(path: Path) -> Dataset:
-    problems = ProblemLog()
-    documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
-    return Dataset(
-        name=path.resolve().name, path=path, kind=DatasetKind.BEIR, documents=documents, problems=problems.report()
-    )
 
 
 def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:

@@ -204,6 +204,10 @@ def counted(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
+def mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return a percentile; 0.0 of nothing."""
     return float(np.percentile(values, percent)) if len(values) else 0.0

@@ -24,15 +24,8 @@ from llama_index.core.tools import RetrieverTool, ToolMetadata
 from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, StoreError
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.measures import (
-    Row,
-    error_text,
-    fold_to_documents,
-    fold_to_spans,
-    measure_rankings,
-    optional,
-)
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.indices.profile import Vector
@@ -157,7 +150,7 @@ class Run:
         try:
             found = ask(query)
         except Exception as err:  # noqa: BLE001 - the seam to whatever is measured; one question must not end the run
-            error = error_text(err)
+            error = measures.error_text(err)
         return found, {"ms": (self.timer() - start) * 1000, "error": error}
 
 
@@ -174,12 +167,12 @@ class Contestant:
     peer: bool = False
     note: str = ""
 
-    def run(self, queries: Sequence[LabelledQuery], run: Run, *, seed: int) -> Row:
+    def run(self, queries: Sequence[LabelledQuery], run: Run, *, seed: int) -> measures.Row:
         """Ask the questions; the first one once more beforehand: cold, with everything closed, where that can be."""
 
         def facts(query: LabelledQuery, found: Found | None) -> dict[str, Any]:
             nodes, more = found or ((), {})
-            ranked = fold_to_spans(nodes, query.spans) if query.spans else fold_to_documents(nodes)
+            ranked = measures.fold_to_spans(nodes, query.spans) if query.spans else measures.fold_to_documents(nodes)
             return {**more, "docs": ranked, "nodes": len(nodes)}
 
         def opening(query: LabelledQuery) -> None:
@@ -192,9 +185,10 @@ class Contestant:
         records = run.ask(("warm", self.name), queries, self.ask, facts, opening=opening)
         cold = run.journal.latest("cold").get((self.name, ""))
         judged = {query.query_id: query.relevance for query in queries}
-        return Row(
+        found = {query_id: record["docs"] for query_id, record in records.items()}
+        return measures.Row(
             name=self.name,
-            quality=measure_rankings(judged, {query_id: record["docs"] for query_id, record in records.items()}),
+            quality=measures.measure_rankings(judged, found),
             records=records,
             cold_ms=None if cold is None else float(cold["ms"]),
             seed=seed,
@@ -366,7 +360,7 @@ def peer_contestants(
     nodes, embedding, model = _nodes(index), GivenEmbedding(), MockLLM()
     store = VectorStoreIndex(nodes, embed_model=embedding)
     vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
-    library = optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
+    library = measures.optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
     bm25: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
     fused = [
         QueryFusionRetriever(

@@ -507,7 +507,7 @@ def gate_figures(given: Sequence[TargetResult], stage_one: RoutingBenchmark | No
     fixed = sum(one.baseline_tokens or 0 for one in answers)
     spent = sum(record.get("tokens") or 0 for one in answers for record in one.records.values())
     rows: list[tuple[str, float | None, str, str, float]] = [
-        ("stage-two agreement", _mean(same), f"{len(same)} questions that name a strategy", ">=", 0.85),
+        ("stage-two agreement", measures.mean(same), f"{len(same)} questions that name a strategy", ">=", 0.85),
         ("stage one, macro accuracy", None if first is None else first.outcomes.macro_accuracy, way, ">=", 0.96),
         ("p95 ms without a model", measures.p50_p95(times)["p95"], f"{len(times)} without a model", "<", 400.0),
         ("answer quality", *_answer_mean(answers, "answer_recall"), ">=", 0.80),
@@ -527,10 +527,6 @@ def _answer_mean(answers: Sequence[AnswerMeasures], measure: str) -> tuple[float
     judges = sorted({one.judged_by[measure] for one in answers if measure in one.judged_by})
     told = f"{sum(counts)} answers{', ' if judges else ''}{', '.join(judges)}"
     return (float(np.average(means, weights=counts)) if sum(counts) else None), f"{measure}, {told}"
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if len(values) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

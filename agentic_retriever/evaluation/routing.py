@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from agentic_retriever import __version__
+from agentic_retriever import __version__, routing
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import Asked, LabelledQuery, ProblemReport, Vector
@@ -19,15 +19,7 @@ from agentic_retriever.indices.derived import SILENT, Watcher
 from agentic_retriever.resources import make_classifier, make_selector, measured
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.routing import (
-    DomainTerms,
-    HeuristicSelector,
-    IndexClassifier,
-    LLMSelector,
-    StrategySelector,
-    assess_complexity,
-    query_features,
-)
+from agentic_retriever.routing import DomainTerms, StrategySelector, assess_complexity
 from agentic_retriever.schema import Record, Selection, StrategyCard
 from agentic_retriever.show import Cell, Section, figure_text, render, short_text, shortened
 
@@ -288,7 +280,7 @@ def check_queries(queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    classifier: IndexClassifier
+    classifier: routing.IndexClassifier
     peer: bool = False  # whose confidence does not mean to be a probability
     note: str = ""
 
@@ -343,8 +335,8 @@ def evaluate_stage_one(
         outcomes=measures.compare([index for index, _ in inside], [choice["name"] or FAILED for _, choice in inside]),
         reliability=reliability,
         macro_ece=None if macro is None else macro.ece,
-        reached=_mean([index in choice["names"] for index, choice in inside]),
-        searched=_mean([len(choice["names"]) for _, choice in inside]),
+        reached=measures.mean([index in choice["names"] for index, choice in inside]),
+        searched=measures.mean([len(choice["names"]) for _, choice in inside]),
         abstention=measures.Abstention(
             asked=len(queries),
             out_of_scope=sum(query.index is None for query in queries),
@@ -374,18 +366,14 @@ def _costs(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
 def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
     """Gather the ways to choose the strategy that are the same for every index."""
-    heuristic = HeuristicSelector()
+    heuristic = routing.HeuristicSelector()
     client = router.resources.model
     if client is None:
         return {heuristic.mode: heuristic}
     both = make_selector(router.config.with_changes(selector="auto"), client)
-    return {"heuristic": heuristic, "llm": LLMSelector(client, heuristic), "auto": both}
+    return {"heuristic": heuristic, "llm": routing.LLMSelector(client, heuristic), "auto": both}
 
 
 def evaluate_stage_two(
@@ -398,7 +386,7 @@ def evaluate_stage_two(
 
     def select(query: RoutedQuery) -> Selection:
         score, index = assess_complexity(query.text)[1], str(query.index)
-        features = query_features(query.text, material.profiles[index], score, domain_terms=terms)
+        features = routing.query_features(query.text, material.profiles[index], score, domain_terms=terms)
         return selector.select(query.text, material.cards[index], features=features)
 
     choices = run.ask(("strategy", way), labelled, select, _facts, what=f"stage two, {way}")

@@ -31,13 +31,7 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import derived, stored_nodes
 from agentic_retriever.indices.fields import FieldDictionary, fields_view
 from agentic_retriever.indices.keyword import KeywordIndex, fitted_words, keyword_view, revise_words, server_words
-from agentic_retriever.indices.prefilter.index import (
-    CandidateSet,
-    MetadataIndex,
-    MetadataView,
-    VectorRows,
-    VectorRowsView,
-)
+from agentic_retriever.indices.prefilter import index as prefilter
 from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view, unprofiled
 from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
@@ -134,14 +128,14 @@ class Index(ABC):
 
     # What makes filters fast.
 
-    def metadata(self) -> MetadataIndex:
+    def metadata(self) -> prefilter.MetadataIndex:
         raise errors.StoreError(f"index {self.name!r} has no prefilter")
 
     def candidates(self, filters: MetadataFilters | None) -> AbstractSet[str]:  # noqa: ARG002 - for those that know
         """Return the ids of the nodes that satisfy filters, exactly; without a prefilter, none."""
         return frozenset()
 
-    def vector_rows(self) -> VectorRows | None:
+    def vector_rows(self) -> prefilter.VectorRows | None:
         """Return the vectors of the current version, or ``None`` while they are not in memory."""
         return None
 
@@ -210,8 +204,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
             self, lambda version, rows: self._fields.take(FieldDictionary.build(rows), version)
         )
         self._keyword = keyword_view(self, lambda: self.language)
-        self._metadata = MetadataView(self.vector_store, folder / "metadata", version)
-        self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
+        self._metadata = prefilter.MetadataView(self.vector_store, folder / "metadata", version)
+        self._vector_rows = prefilter.VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
         self._leaves = derived.hierarchy_collection(self)
         self._summaries = derived.summary_collection(self)
         self._starting = threading.Lock()
@@ -270,13 +264,13 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
             raise derived.not_built("values", self.name)
         return view
 
-    def metadata(self) -> MetadataIndex:
+    def metadata(self) -> prefilter.MetadataIndex:
         return self._metadata.current()
 
-    def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
+    def candidates(self, filters: MetadataFilters | None) -> prefilter.CandidateSet:
         return self._metadata.candidates(filters)
 
-    def vector_rows(self) -> VectorRows | None:
+    def vector_rows(self) -> prefilter.VectorRows | None:
         return None if self.is_remote else self._vector_rows.current(self.count())
 
     def hierarchy(self) -> derived.HierarchyView:

@@ -186,7 +186,7 @@ class _PageReader:
         spaced = supposed = last_spaced = False
         for at in range(count):
             char = chr(raw.FPDFText_GetUnicode(text, at)).translate(_SIGNS)
-            if not char or char.isspace():
+            if not char or char.isspace() or char < " " or "\ue000" <= char <= "\uf8ff":
                 supposed = raw.FPDFText_IsGenerated(text, at) == 1
                 spaced = True
                 continue

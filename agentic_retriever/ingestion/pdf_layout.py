@@ -93,7 +93,9 @@ class _Line:
 
     @property
     def bold(self) -> bool:
-        return all(word.bold for word in self.words if any(map(str.isalnum, word.text)))
+        words = [word for word in self.words if any(map(str.isalnum, word.text))]
+        named = [word for word in words if word.bold or not word.mono]  # code within a heading is seldom bold
+        return all(word.bold for word in named) and 2 * len(named) >= len(words)
 
     @property
     def mono(self) -> bool:

@@ -62,7 +62,7 @@ def _read_html(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     yield file.document(text, kind="html", title=title)
 
 
-# reStructuredText and Perl's POD, whose headings become those of Markdown
+# reStructuredText, Perl's POD and AsciiDoc, whose headings become those of Markdown
 
 _RST_HEADING = re.compile(
     r"(?<![^\n]\n)^(?:(?P<over>([!-/:-@\[-`{-~])\2{2,})[ ]*\n[ ]?)?(?P<title>\S.*)\n"
@@ -95,6 +95,17 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\bE<(lt|gt)>", lambda found: "<" if found[1] == "lt" else ">"),
     (r"(?<![^\n]\n)(?:^[ \t]+\S.*(?:\n|\Z)(?:[ \t]*\n(?=[ \t]+\S))*)+", lambda found: _fence(found[0])),  # verbatim
 ]
+_ADOC_CODE = re.compile(r"^(-{4,}|\.{4,}|`{3,}\w*)[ \t]*\n((?:.*\n)*?)(?:\1|```)[ \t]*$", re.MULTILINE)
+_ADOC: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"^\|===+[ \t]*\n((?:.*\n)*?)\|===+[ \t]*$", lambda found: _adoc_table(found[1])),
+    (r"^(?://(?!/).*|:[\w!-]+:.*|\[.*\]|(?:toc|include)::.*|'{3,}|[=_*]{4,}|-{2}|\+)[ \t]*\n", ""),
+    (r"^=+(?= \S)", lambda found: "#" * min(6, len(found[0]))),
+    (r"^(?!#)(\S.{0,90}?)::(?:[ \t]*\n[ \t]*|[ \t]+)(?=\S)", documents.TERM + r"\1\n"),
+    (r"^[*-]+(?= \S)", "-"),
+    (r"\b(?:(?:link|xref|mailto|kbd|btn):|image::?|(?=https?:))[^\s\[\]]{0,400}\[([^\],]{1,200})[^\]]{0,200}\]", r"\1"),
+    (r"<<[^<>,]+,\s*([^<>]+)>>", r"\1"),
+]
+_ADOC_CELL = re.compile(r"(?:(?<=\s)|^)(?:[\d.]+[+*])?[<^>]*[aehlmsv]?\|(?!=)", re.MULTILINE)
 
 
 def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
@@ -104,9 +115,11 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
         text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
         text = _RST_TABLE.sub(_rst_table, text)
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
-    else:
+    elif suffix == ".pod":
         for pattern, put in _POD:
             text = re.sub(pattern, put, text, flags=re.MULTILINE)
+    else:
+        text = _adoc_text(text)
     title = _FIRST_HEADING.search(text)
     yield file.document(text, kind=suffix[1:], title=title[1].strip() if title else "")
 
@@ -132,6 +145,30 @@ def _rst_table(found: re.Match[str]) -> str:
         return found[0]
     rows = [[" ".join(" ".join(cell[3]).split()) if cell else "" for cell in row] for row in [*head, *body]]
     return f"{documents.markdown_table(rows)}\n"
+
+
+def _adoc_text(text: str) -> str:
+    named, styles = (
+        dict(re.findall(r"^:([\w-]+):[ \t]+(\S.{0,99})$", text, re.MULTILINE)),
+        dict[tuple[str, bool], int](),
+    )
+    parts = _ADOC_CODE.split(text)  # prose, the line above code, and the code
+    for at in range(0, len(parts), 3):
+        prose = re.sub(r"\{([\w-]+)\}", lambda found: named.get(found[1], found[0]), parts[at])
+        prose = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), prose)
+        for pattern, put in _ADOC:
+            prose = re.sub(pattern, put, prose, flags=re.MULTILINE)
+        parts[at] = prose
+    return "".join(part if at % 3 == 0 else _fence(part) for at, part in enumerate(parts) if at % 3 != 1)
+
+
+def _adoc_table(body: str) -> str:
+    """Write a table as Markdown; its first line holds a row, or else the first blank line ends one."""
+    first, opening = (len(_ADOC_CELL.findall(body.strip().partition(end)[0])) for end in ("\n", "\n\n"))
+    cells = [" ".join(cell.split()).replace(r"\|", "|") for cell in _ADOC_CELL.split(body)[1:]]
+    size = first if first > 1 else max(1, opening)
+    rows = [cells[at : at + size] for at in range(0, len(cells), size)]
+    return documents.markdown_table([row + [""] * (size - len(row)) for row in rows]) if rows else ""
 
 
 def _read_manual(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
@@ -306,10 +343,19 @@ def _string(record: Mapping[str, object], field: str) -> str:
     return documents.clean_text(value or "")
 
 
+_COMMENT = re.compile(r"^(?=(#+)[ \t])(?:(?<=[^\n]\n)|(?=.*\n\1[ \t\n]))", re.MULTILINE)
+_RELEASE = re.compile(  # the heading of one in a change log
+    r"(?<![^\n]\n)^(?:[^\W\d]\S* ){0,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?:?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
+    re.MULTILINE,
+)
+
+
 def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
-    text = _reflowed(_decoded(file))
+    text, styles = _COMMENT.sub(r"\\", _reflowed(_decoded(file))), dict[tuple[str, bool], int]()
     if re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE):  # as it tells its editor
         text = re.sub(r"^\*{1,6}(?= )", lambda found: "#" * len(found[0]), text, flags=re.MULTILINE)
+    text = _RST_HEADING.sub(lambda found: found[0] if "  " in found["title"] else _rst_heading(found, styles), text)
+    text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
     yield file.document(text, kind="txt")
 
 
@@ -325,6 +371,8 @@ _READERS: dict[str, Callable[[documents.SourceFile], Iterator[_Item]]] = {
     ".jsonl": _read_jsonl,
     ".rst": _read_marked,
     ".pod": _read_marked,
+    ".adoc": _read_marked,
+    ".asciidoc": _read_marked,
     **dict.fromkeys(CONVERTERS, read_office),
 }
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same

@@ -517,12 +517,8 @@ def with_asked_parts(
     top = max([1.0, *finite_scores(found.nodes)])
     steps = zip(nodes.values(), range(len(nodes), 0, -1), strict=True)
     first = [NodeWithScore(node=node, score=top + _ABOVE * step) for node, step in steps]
-    return SearchResult(
-        [*first, *found.nodes],
-        found.degraded,
-        (*told, *found.understood),
-        {**found.sources, NUMBERED: dict.fromkeys(nodes, 1.0)},
-    )
+    sources = {**found.sources, NUMBERED: dict.fromkeys(nodes, 1.0)}
+    return SearchResult([*first, *found.nodes], found.degraded, (*told, *found.understood), sources)
 
 
 def named_part(question: str, metadata: MetadataIndex) -> tuple[str, list[str]]:

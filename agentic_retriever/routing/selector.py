@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -11,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
@@ -22,17 +20,11 @@ from typing_extensions import override
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
 from agentic_retriever.indices.profile import IndexProfile
-from agentic_retriever.routing.signals import (
-    WORDED,
-    Runs,
-    query_terms,
-    read_query,
-    softmax,
-    table_languages,
-    value_hits,
-)
+from agentic_retriever.routing import signals
+from agentic_retriever.routing.signals import Runs, query_terms, softmax, value_hits
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text.language_files import packaged_json
 from agentic_retriever.understanding.references import asked_parts
 
 # Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
@@ -68,9 +60,9 @@ _FIRST_YEAR, _LAST_YEAR = 1000, 2999
 def query_features(
     query: str, profile: IndexProfile | None, complexity_score: float, *, domain_terms: DomainTerms | None = None
 ) -> Mapping[str, float]:
-    raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
+    raw, read = unicodedata.normalize("NFKC", examined(query)), signals.read_query(query)
     text, tables = read.text, read.tables
-    signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
+    found = {name: float(any(table.matches(name, text) for table in tables)) for name in signals.WORDED}
     stated = (match.groupdict() for table in tables for match in table.cues.found("range", text))
     bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in stated)
     ranges = [[end for end in ends if end is not None] for ends in bounds]
@@ -80,7 +72,7 @@ def query_features(
     codes = [token for token in tokens if any(pattern.fullmatch(token) for pattern in of_codes)]
     language = profile.language if profile else detect_language(query)
     terms = query_terms(query, language) if profile or domain_terms else ()
-    signals |= {
+    found |= {
         "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, ranges) if profile else 0),
         "codes": _graded(_BY_CODES, len(codes)),
         "quoted": float(_QUOTED.search(raw) is not None),
@@ -94,7 +86,7 @@ def query_features(
         "length": min(1.0, len(query.strip()) / _FULL_LENGTH),
         "complexity": min(1.0, max(0.0, complexity_score)),
     }
-    return {name: signals[name] for name in FEATURES}
+    return {name: found[name] for name in FEATURES}
 
 
 def _graded(grades: Sequence[float], count: int) -> float:
@@ -244,7 +236,7 @@ FORMS_FILE: Final = "question_forms.json"
 def read_form(query: str, vector: npt.NDArray[np.float32] | None, embedding: str) -> dict[str, float]:
     """Tell whether a question asks for documents or an overview, where only its vector can."""
     model, threshold, forms, weights = _form_weights()
-    if vector is None or embedding != model or detect_language(query) in table_languages():
+    if vector is None or embedding != model or detect_language(query) in signals.table_languages():
         return {}
     scores = weights[:, 0] + weights[:, 1:] @ vector
     best = int(scores.argmax())
@@ -253,7 +245,7 @@ def read_form(query: str, vector: npt.NDArray[np.float32] | None, embedding: str
 
 @lru_cache(1)
 def _form_weights() -> tuple[str, float, list[str], npt.NDArray[np.float64]]:
-    table = json.loads(files("agentic_retriever.routing").joinpath(FORMS_FILE).read_text(encoding="utf-8"))
+    table = packaged_json(f"routing/{FORMS_FILE}")
     return table["embedding"], table["threshold"], [*table["forms"]], np.array([*table["forms"].values()])
 
 
@@ -301,8 +293,8 @@ class StrategyWeights:
         if not own:
             return self
         rows = {name: dict(row) for name, row in self.signals.items()}
-        for strategy, signals in own.items():
-            for name, weight in signals.items():
+        for strategy, said in own.items():
+            for name, weight in said.items():
                 row = rows.setdefault(name, {})
                 row[strategy] = row.get(strategy, 0.0) + weight
         return StrategyWeights(self.base, rows)
@@ -390,7 +382,7 @@ def offered_strategies(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
 @lru_cache(1)
 def packaged_weights() -> StrategyWeights:
     """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``."""
-    table = json.loads(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
+    table = packaged_json(f"routing/{WEIGHTS_FILE}")
     rows = {name: {Strategy(key): weight for key, weight in row.items()} for name, row in table["signals"].items()}
     return StrategyWeights({Strategy(key): weight for key, weight in table["base"].items()}, rows)
 

@@ -424,7 +424,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
-        if piece.endswith((":", "：")) and end - start <= _MAX_ANNOUNCED:
+        opens = piece.endswith((":", "：")) or (not (item or level or piece.endswith(_ENDS)) and _ITEM.match(behind))
+        if opens and end - start <= _MAX_ANNOUNCED:
             announced, announcing = (start, end), terms
     return found
 
@@ -478,15 +479,16 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     # A sentence without a figure is no answer to a question for one.
     wanted = question.kinds - {DEFAULT}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
+    figures = [satisfaction(wanted, c.text, question.text) for c in found] if wanted < question.kinds else fits
     own = _own_shares(found, weights)
     opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
     scores = [
-        _lexical(c, weights, fit) * (1.0 if fit else lacking) * (0.5 + 0.5 * share) * (_BY_OPPOSITE if turned else 1.0)
-        for c, fit, share, turned in zip(found, fits, own, opposite, strict=True)
+        _lexical(c, weights, fit) * (1.0 if has else lacking) * (0.5 + 0.5 * share) * (_BY_OPPOSITE if turned else 1.0)
+        for c, fit, has, share, turned in zip(found, fits, figures, own, opposite, strict=True)
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
     asked = cache(_asked_kinds)
-    kinds = question.kinds - {"number"}  # a height stands below "Number" no more than elsewhere, a count does
+    kinds = question.kinds - {"number", DEFAULT}  # a height stands below "Number" no more than elsewhere, a count does
     below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.

@@ -6,22 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.profile import (
-    MAX_NAME_WORDS,
-    MAX_OF_A_KIND,
-    MEASURED_FILE,
-    IndexProfile,
-    MeasuredStrategies,
-    ProfiledNode,
-    StrategyMeasure,
-    collect_identifiers,
-    collect_people,
-    count_languages,
-    make_profile,
-    name_words,
-    neighbour_mean,
-    sample_ids,
-)
+from agentic_retriever.indices import profile as profiles
+from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, ProfiledNode, collect_identifiers
 from agentic_retriever.schema import Strategy
 
 NODES = [
@@ -36,21 +22,21 @@ def unit_rows(count, width, seed):
 
 
 def load(folder, version=3):
-    return IndexProfile.load(folder, version=version, description="")
+    return profiles.IndexProfile.load(folder, version=version, description="")
 
 
 def people(*metadata):
-    return collect_people([ProfiledNode(str(at), "text", row) for at, row in enumerate(metadata)])
+    return profiles.collect_people([ProfiledNode(str(at), "text", row) for at, row in enumerate(metadata)])
 
 
 def test_identifiers_by_kind_but_for_kinds_with_too_many():
     found = collect_identifiers([*NODES, ProfiledNode("m", "", {"code": "NS-7", "year": 2024, "tags": ["E1"]})])
     assert {"p0", "p299", "ns7"} <= found["a9"]
     assert "article 39" in found["article 9"]
-    many = [ProfiledNode(str(at), f"P-{at}", {}) for at in range(MAX_OF_A_KIND + 1)]
+    many = [ProfiledNode(str(at), f"P-{at}", {}) for at in range(profiles.MAX_OF_A_KIND + 1)]
     assert "a9" not in collect_identifiers(many)
-    assert len(collect_identifiers(many[:-1])["a9"]) == MAX_OF_A_KIND
-    about = make_profile(
+    assert len(collect_identifiers(many[:-1])["a9"]) == profiles.MAX_OF_A_KIND
+    about = profiles.make_profile(
         NODES, np.empty((0, 4)), "s57", "Agencies of the chart format NS-9", np.empty(0), 1
     ).identifiers
     assert {"s57", "ns9"} <= about["a9"]
@@ -59,7 +45,7 @@ def test_identifiers_by_kind_but_for_kinds_with_too_many():
 def test_a_language_is_that_of_each_part_and_not_the_one_told_of_its_document():
     long = "The pump runs as long as the valve is open, and it stops when the water is cold. " * 3
     nodes = [ProfiledNode("a", long, {"language": "nl"}), ProfiledNode("b", "Pompen", {"language": "nl"})]
-    assert count_languages(nodes) == {"en": 1, "nl": 1}
+    assert profiles.count_languages(nodes) == {"en": 1, "nl": 1}
 
 
 def test_neighbour_mean_agrees_with_a_plain_count():
@@ -67,15 +53,15 @@ def test_neighbour_mean_agrees_with_a_plain_count():
     cosines = sample @ sample.T
     np.fill_diagonal(cosines, -2)
     expected = np.sort(cosines, axis=1)[:, -3:].mean()
-    assert neighbour_mean(sample) == pytest.approx(expected, abs=1e-5)
-    assert neighbour_mean(sample[:4]) == neighbour_mean(np.zeros((0, 8), np.float32)) == 0.0
+    assert profiles.neighbour_mean(sample) == pytest.approx(expected, abs=1e-5)
+    assert profiles.neighbour_mean(sample[:4]) == profiles.neighbour_mean(np.zeros((0, 8), np.float32)) == 0.0
 
 
 def test_a_saved_profile_comes_back_one_of_an_earlier_version_is_read_and_a_damaged_one_made_again(tmp_path):
     nodes = [*NODES, ProfiledNode("p", "text", {"authors": ["Pooch, U. W."]})]
-    sample = unit_rows(len(sample_ids([node.node_id for node in nodes])), 16, 0)
+    sample = unit_rows(len(profiles.sample_ids([node.node_id for node in nodes])), 16, 0)
     none = np.zeros(0, np.float32)
-    profile = make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
+    profile = profiles.make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
     profile.save(tmp_path)
     loaded = load(tmp_path)
     assert (loaded.identifiers, loaded.neighbour_mean) == (profile.identifiers, profile.neighbour_mean)
@@ -98,11 +84,11 @@ def test_people_are_known_by_the_name_or_the_values_of_a_field_and_their_names_s
     assert people(*listed) == {"by": frozenset({"wells", "ferri", "lance", "stein"})}
     assert people(*listed[:2]) == {}
     assert people({"place": "Leeds"}, {"place": "New York, USA 12"}, {"place": "Rome"}) == {}
-    assert name_words("นายสมชาย แก้วไพรสณฑ์") == ["นายสมชาย", "แก้วไพรสณฑ์"]
-    assert name_words("O'Brien, J. van der Meer-Lund") == ["o'brien", "van", "der", "meer-lund"]
+    assert profiles.name_words("นายสมชาย แก้วไพรสณฑ์") == ["นายสมชาย", "แก้วไพรสณฑ์"]
+    assert profiles.name_words("O'Brien, J. van der Meer-Lund") == ["o'brien", "van", "der", "meer-lund"]
     letters = "abcdefghijklmnopqrst"
     rows = [{"author": f"n{a}{b}{c}"} for a in letters for b in letters for c in letters]
-    assert len(people(*rows)["author"]) == MAX_NAME_WORDS
+    assert len(people(*rows)["author"]) == profiles.MAX_NAME_WORDS
     assert [v for v in ("", "x" * 81, 7, None, True, {"a": 1}) if people({"author": v})] == []
 
 
@@ -116,13 +102,13 @@ def test_any_metadata_gives_words(rows):
 
 
 MEASURES = st.builds(
-    StrategyMeasure, quality=st.floats(0, 1), p50_ms=st.floats(0, allow_infinity=False) | st.integers(0, 10**6)
+    profiles.StrategyMeasure, quality=st.floats(0, 1), p50_ms=st.floats(0, allow_infinity=False) | st.integers(0, 10**6)
 )
 
 
 def measured(**changes) -> MeasuredStrategies:
     kept = {
-        "strategies": {Strategy.HYBRID: StrategyMeasure(quality=0.5, p50_ms=3.0)},
+        "strategies": {Strategy.HYBRID: profiles.StrategyMeasure(quality=0.5, p50_ms=3.0)},
         "dataset": "d", "index": "i", "index_version": 2, "queries": 50, "measured_on": "2026-01-01",
     }  # fmt: skip
     return MeasuredStrategies(**{**kept, **changes})

@@ -10,22 +10,12 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core import Settings
+from llama_index.core import Settings, schema
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
-from llama_index.core.schema import (
-    ImageNode,
-    IndexNode,
-    MetadataMode,
-    Node,
-    NodeRelationship,
-    NodeWithScore,
-    QueryBundle,
-    RelatedNodeInfo,
-    TextNode,
-)
+from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, hit, ids, pairs
 from store_tools import where
@@ -144,7 +134,7 @@ def test_a_known_vector_is_not_computed_again(kind, index, settings):
     expected = pairs(ask(adapter))
     index.embedding.timeouts.clear()
     assert pairs(ask(adapter, query_vector=vector)) == expected
-    assert pairs(adapter.retrieve(QueryBundle(QUERY, embedding=list(vector)))) == expected
+    assert pairs(adapter.retrieve(schema.QueryBundle(QUERY, embedding=list(vector)))) == expected
     assert index.embedding.timeouts == []
     assert len(ask(adapter, top_k=10_000).nodes) == 9
 
@@ -334,8 +324,8 @@ PARTS = {
 NODES = st.one_of(
     st.builds(TextNode, text=NAMES, start_char_idx=st.none() | st.integers(0, 9), **PARTS),
     st.builds(IndexNode, text=NAMES, index_id=NAMES, **PARTS),
-    st.builds(ImageNode, text=NAMES, text_embedding=st.lists(st.floats(-1, 1), max_size=2), **PARTS),
-    st.builds(Node, **PARTS),
+    st.builds(schema.ImageNode, text=NAMES, text_embedding=st.lists(st.floats(-1, 1), max_size=2), **PARTS),
+    st.builds(schema.Node, **PARTS),
 )
 
 

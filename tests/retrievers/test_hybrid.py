@@ -16,20 +16,8 @@ from store_tools import where
 
 from agentic_retriever import retrievers
 from agentic_retriever.errors import ConfigError, EmbeddingError, RetrievalError, StoreDamagedError, StoreError
-from agentic_retriever.retrievers.hybrid import (
-    DEFAULT_FUSION,
-    WORDS_KNOWN,
-    WORDS_SPEAK,
-    Fusion,
-    FusionModel,
-    FusionTrainedOn,
-    SideLists,
-    dense_excess,
-    fuse,
-    installed_fusion,
-    ranked,
-    search_depth,
-)
+from agentic_retriever.retrievers import hybrid as hybrids
+from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, Fusion, FusionModel, dense_excess, fuse, ranked
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 
 IDS = st.sampled_from([f"n{i}" for i in range(8)])
@@ -223,7 +211,7 @@ MODELS = st.builds(
     FusionModel, alpha=SHARES, slope=st.floats(0, 10), pivot=st.floats(-5, 5), reach=SHARES, trained_on=st.none()
 )
 EXCESS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True))
-TRAINED = FusionTrainedOn(dataset="d", index="i", index_version=3, rows=40, date="2026-01-02")
+TRAINED = hybrids.FusionTrainedOn(dataset="d", index="i", index_version=3, rows=40, date="2026-01-02")
 
 
 @given(MODELS, EXCESS)
@@ -253,7 +241,7 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     assert of(1_000, 0.95) > of(1_000, 0.9)
     # What the words have found counts against it, by so many standard deviations for e times the score.
     known = background(0.8, 0.02, 1_000)
-    assert dense_excess(0.9, known, math.e) == pytest.approx(of(1_000) - WORDS_SPEAK)
+    assert dense_excess(0.9, known, math.e) == pytest.approx(of(1_000) - hybrids.WORDS_SPEAK)
     assert dense_excess(0.9, known, 0.0) is None
     flat = background(0.8, 0.0, 99)
     for unknown in (of(29), of(99, None), of(99, math.nan), dense_excess(0.9, None), dense_excess(0.9, flat)):
@@ -263,9 +251,10 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
 def test_words_that_the_index_hardly_knows_say_little():
     lists = {"dense": [("near", 0.9), ("word", 0.8)], "bm25": [("word", 3.0)]}
     first = [
-        SideLists(lists=lists, floors={"bm25": 0.0}, excess=None, known=known).merged(0.4)[0] for known in (1, 0.2)
+        hybrids.SideLists(lists=lists, floors={"bm25": 0.0}, excess=None, known=known).merged(0.4)[0]
+        for known in (1, 0.2)
     ]
-    assert first == [("word", pytest.approx(0.6)), ("near", pytest.approx(1 - 0.6 * 0.2 / WORDS_KNOWN))]
+    assert first == [("word", pytest.approx(0.6)), ("near", pytest.approx(1 - 0.6 * 0.2 / hybrids.WORDS_KNOWN))]
 
 
 @pytest.mark.parametrize("trained_on", [None, TRAINED])
@@ -305,19 +294,19 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, change, told):
 
 def test_an_installed_file_is_seen_when_it_comes_changes_and_goes(tmp_path):
     path = tmp_path / "fusion.json"
-    assert installed_fusion(path) == DEFAULT_FUSION
+    assert hybrids.installed_fusion(path) == DEFAULT_FUSION
     FusionModel(alpha=0.25).save(path)
     os.utime(path, ns=(1, 1))
-    assert installed_fusion(path).alpha == 0.25
+    assert hybrids.installed_fusion(path).alpha == 0.25
     path.write_text("junk")
     for _ in range(2):
         with pytest.raises(StoreDamagedError):
-            installed_fusion(path)
+            hybrids.installed_fusion(path)
     FusionModel(alpha=0.75).save(path)
     os.utime(path, ns=(2, 2))
-    assert installed_fusion(path).alpha == 0.75
+    assert hybrids.installed_fusion(path).alpha == 0.75
     path.unlink()
-    assert installed_fusion(path) == DEFAULT_FUSION
+    assert hybrids.installed_fusion(path) == DEFAULT_FUSION
 
 
 COUNT = 300
@@ -457,7 +446,7 @@ def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_rankin
 
 def test_depth_of_each_side():
     depths = {1: 50, 12: 50, 13: 52, 250: 1000, 251: 1000, 1000: 1000, 5000: 5000}
-    assert {top_k: search_depth(top_k) for top_k in depths} == depths
+    assert {top_k: hybrids.search_depth(top_k) for top_k in depths} == depths
 
 
 # Calibrated fusion in the strategy: what it reads of an index, and what its results promise.

@@ -18,20 +18,7 @@ from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.ingestion.chunking import ChunkSettings
-from agentic_retriever.retrievers import (
-    REGISTRY,
-    ChunkDecouplingRetriever,
-    Fusion,
-    RecursiveRetriever,
-    RetrieverAdapter,
-    SummaryRetriever,
-    VectorRetriever,
-    build_adapter,
-    cards,
-    details,
-    source_scores,
-    spec_of,
-)
+from agentic_retriever.retrievers import REGISTRY, Fusion, RecursiveRetriever, SummaryRetriever, build_adapter, cards
 from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY
 from agentic_retriever.retrievers.recursive import REFERRED, merged
 from agentic_retriever.schema import Strategy, View
@@ -43,7 +30,7 @@ def test_every_entry_is_whole_and_stands_in_declared_order(make_index, settings)
     index = make_index([])
     for strategy, spec in REGISTRY.items():
         adapter = build_adapter(strategy.value, index, settings)
-        assert isinstance(adapter, RetrieverAdapter)
+        assert isinstance(adapter, retrievers.RetrieverAdapter)
         assert adapter.strategy is spec.strategy is strategy
         assert spec.build.__name__ in retrievers.__all__
         assert spec.description.endswith(".")
@@ -86,7 +73,7 @@ def test_an_unknown_strategy_is_named_with_those_there_are(name, make_index, set
     with pytest.raises(UnknownStrategyError, match=r"known: .*hybrid, .*vector"):
         build_adapter(name, make_index([]), settings)
     with pytest.raises(UnknownStrategyError, match="did you mean 'hybrid'"):
-        spec_of("hybird")
+        retrievers.spec_of("hybird")
 
 
 LANDS = {
@@ -183,7 +170,7 @@ def test_summaries_are_written_by_the_model_where_there_is_one(make_lands):
 
 
 STRATEGIES = (Strategy.RECURSIVE, Strategy.CHUNK_DECOUPLING, Strategy.SUMMARY)
-CLASSES = (RecursiveRetriever, ChunkDecouplingRetriever, SummaryRetriever)
+CLASSES = (RecursiveRetriever, retrievers.ChunkDecouplingRetriever, SummaryRetriever)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +236,7 @@ def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_i
     index = make_index(book("red apple harvest", "blue sea", "green hills"))
     index.hierarchy = index.summaries = Mock(side_effect=StoreError("the view is gone"))
     result = ask(adapter(index, settings), "red apple")
-    assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
+    assert ids(result) == ids(ask(retrievers.VectorRetriever(index, settings), "red apple"))
     assert [d.step.split(".")[0] for d in result.degraded] == [adapter.strategy.value]
     assert "the view is gone" in result.degraded[0].reason
     index = make_index(book("red apple harvest", "blue sea"))
@@ -269,7 +256,7 @@ def test_a_question_that_cannot_be_embedded_is_searched_by_words(adapter, make_i
     index = make_index(book("red apple harvest"))
     index.embedding.embed_query = Mock(side_effect=EmbeddingError("the model is down"))
     result = ask(adapter(index, settings), "red apple")
-    assert [(one.node.node_id, set(source_scores(one))) for one in result.nodes] == [("c0", {"bm25"})]
+    assert [(one.node.node_id, set(retrievers.source_scores(one))) for one in result.nodes] == [("c0", {"bm25"})]
     told = {"step": f"{adapter.strategy.value}.dense", "reason": "the model is down", "fallback": "BM25 search alone"}
     assert [lost.to_dict() for lost in result.degraded] == [told]
     index.keyword = Mock(side_effect=StoreError("no words"))
@@ -354,7 +341,7 @@ def test_references_are_followed_to_their_depth_and_score_below_their_referrer(m
 
     def reached(depth):
         result = ask(following(depth, index, settings), query, top_k=6)
-        return {n.node_id for n in result.nodes if REFERRED in source_scores(n)}
+        return {n.node_id for n in result.nodes if REFERRED in retrievers.source_scores(n)}
 
     assert reached(0) == set()
     assert "law-2" in reached(1)
@@ -446,14 +433,14 @@ def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, setti
     nodes = book(f"{filler} The violet lantern hangs above door nine. {filler}", f"{filler} Nothing here.")
     for node in nodes:
         node.start_char_idx, node.end_char_idx = 1_000, 1_000 + len(node.text)
-    adapter = ChunkDecouplingRetriever(make_whole_index(nodes), settings)
+    adapter = retrievers.ChunkDecouplingRetriever(make_whole_index(nodes), settings)
     best = ask(adapter, "violet lantern hangs above door nine").nodes[0]
     assert (best.node_id, best.node.text) == ("c0", nodes[0].text)
     assert (best.node.start_char_idx, best.node.end_char_idx) == (1_000, 1_000 + len(nodes[0].text))
-    span = details(best)[SPAN_KEY]
+    span = retrievers.details(best)[SPAN_KEY]
     assert "violet lantern" in best.node.text[span["start"] : span["end"]]
     assert len(best.node.text[span["start"] : span["end"]]) < len(best.node.text) / 2
-    scores = source_scores(best)
+    scores = retrievers.source_scores(best)
     assert scores["leaf"] > scores["chunk"]
     assert best.score == pytest.approx((scores["leaf"] + scores["chunk"]) / 2)
 
@@ -468,7 +455,7 @@ def test_chunks_alone_when_the_leaves_fail_and_leaves_alone_when_the_chunks_do(m
         return query(self, asked, **kwargs)
 
     monkeypatch.setattr(type(index.vector_store), "query", failing)
-    result = ask(ChunkDecouplingRetriever(index, settings), "red apple harvest")
+    result = ask(retrievers.ChunkDecouplingRetriever(index, settings), "red apple harvest")
     assert ids(result)[0] == "c0"
     assert [(d.step, d.fallback) for d in result.degraded] == [("chunk_decoupling.chunk", "leaves alone")]
 
@@ -478,7 +465,7 @@ def test_leaves_of_chunks_that_are_gone_are_left_out(make_index, settings):
     view = index.hierarchy()
     del index.vector_store.kept["c1"]
     index.hierarchy = lambda *, timeout_s=None: view
-    for adapter in (ChunkDecouplingRetriever, RecursiveRetriever):
+    for adapter in (retrievers.ChunkDecouplingRetriever, RecursiveRetriever):
         assert sorted(ids(ask(adapter(index, settings), "red apple"))) == ["c0", "c2"]
 
 
@@ -491,7 +478,7 @@ def test_chunks_come_from_the_chosen_documents_and_through_filters_from_those_fa
     adapter = SummaryRetriever(make_index(library(40)), settings)
     result = ask(adapter, "topic7", top_k=3)
     assert ids(result)[0].startswith("b07")
-    assert all({"dense", "summary"} <= set(source_scores(n)) for n in result.nodes)
+    assert all({"dense", "summary"} <= set(retrievers.source_scores(n)) for n in result.nodes)
     assert sorted(ids(ask(adapter, "topic7", top_k=3, filters=where("book", 33)))) == ["b33-0", "b33-1", "b33-2"]
 
 
@@ -501,7 +488,7 @@ def test_sparse_summaries_are_not_used_and_no_document_chosen_is_not_every_docum
     view.summarised = 4
     index.summaries = lambda *, timeout_s=None: view
     result = ask(SummaryRetriever(index, settings), "topic7")
-    assert ids(result) == ids(ask(VectorRetriever(index, settings), "topic7"))
+    assert ids(result) == ids(ask(retrievers.VectorRetriever(index, settings), "topic7"))
     assert "only 4 of 10 documents" in result.degraded[0].reason
     index = make_index(library(3))
     view = index.summaries()
@@ -518,6 +505,6 @@ def test_a_document_that_is_about_it_lifts_its_chunks(make_index, settings):
     index = make_index([*other, *book("red apple", "red apple pie", "an apple is red")])
     assert ids(ask(build_adapter(Strategy.HYBRID, index, settings), "red apple"))[0] == "a0"  # as near as c0
     result = ask(SummaryRetriever(index, settings), "red apple")
-    scores = {one.node.node_id: source_scores(one)["document"] for one in result.nodes}
+    scores = {one.node.node_id: retrievers.source_scores(one)["document"] for one in result.nodes}
     assert scores["c0"] > scores["a0"]
     assert ids(result)[0] == "c0"

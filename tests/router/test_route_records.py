@@ -25,15 +25,8 @@ from small_indexes import GOOD, QUESTION, Chooser, documents
 from agentic_retriever import Budget, Strategy, errors
 from agentic_retriever.catalog.records import make_entry
 from agentic_retriever.llm import LLMClient, TieredClient
-from agentic_retriever.pipeline.answers import (
-    MAX_CHARS,
-    AnswerStream,
-    decoded,
-    encoded,
-    prepared_answer,
-    warm_outcome,
-    worth_keeping,
-)
+from agentic_retriever.pipeline import answers as kept_answers
+from agentic_retriever.pipeline.answers import MAX_CHARS, decoded, encoded, prepared_answer, warm_outcome, worth_keeping
 from agentic_retriever.pipeline.cosines import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.retrievers import SearchResult
@@ -600,7 +593,7 @@ def told(answer):
 async def streamed(router, stream):
     """Spoil what is shown as soon as it is; return the answer as it came."""
     stream = getattr(router, stream)(QUESTION)
-    if isinstance(stream, AnswerStream):
+    if isinstance(stream, kept_answers.AnswerStream):
         for _ in stream:
             spoil(stream.nodes)
     else:

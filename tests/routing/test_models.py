@@ -7,25 +7,16 @@ from hypothesis import strategies as st
 from routing_material import BOATS, BREAD, embed, make_card
 from waiting import within
 
-from agentic_retriever import errors
+from agentic_retriever import errors, routing
 from agentic_retriever.llm import Choice, LLMClient, TieredClient
-from agentic_retriever.routing import (
-    AutoClassifier,
-    AutoSelector,
-    HeuristicSelector,
-    IndexClassifier,
-    LLMClassifier,
-    LLMSelector,
-    ProfileClassifier,
-    StrategySelector,
-)
+from agentic_retriever.routing import AutoClassifier, AutoSelector, HeuristicSelector, LLMClassifier, LLMSelector
 from agentic_retriever.routing.models import MAX_QUERY_CHARS, MAX_SHOWN, characteristic_terms, join_choice
 from agentic_retriever.schema import Attempt, Budget, Degradation, FailureKind, Selection, Strategy, Tier
 from agentic_retriever.testing import FakeLLM
 
 QUERY = "when does the ferry leave the harbour"
 VECTOR = embed(QUERY)
-EVIDENCE = ProfileClassifier()
+EVIDENCE = routing.ProfileClassifier()
 SIGNALS = HeuristicSelector()
 CARDS = [make_card(strategy) for strategy in Strategy]
 
@@ -416,14 +407,14 @@ def test_one_candidate_is_no_decision_and_the_real_parts_fit_together(boats, bre
     auto, llm = auto_index(Evidence(0.5), "boats", margin=1.0)
     assert (auto.classify("q", [boats], query_vector=None).mode, llm.prompts) == ("only", [])
     client, _ = client_of("bread", "summary")
-    base = ProfileClassifier()
+    base = routing.ProfileClassifier()
     auto = AutoClassifier(base, LLMClassifier(client, base), margin=1.0)
     assert auto.classify("bread and boats", [boats, bread], query_vector=None).name == "bread"
     selector = AutoSelector(
         HeuristicSelector(), LLMSelector(client, HeuristicSelector(), form="word"), min_confidence=1.0
     )
     assert selector.select("q", all_cards, features={}).name == "summary"
-    for part, protocol in ((auto, IndexClassifier), (selector, StrategySelector)):
+    for part, protocol in ((auto, routing.IndexClassifier), (selector, routing.StrategySelector)):
         assert isinstance(part, protocol)
         assert part.mode == "auto"
 

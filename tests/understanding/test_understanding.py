@@ -11,16 +11,8 @@ from waiting import within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.filters import check_filters, matches
-from agentic_retriever.indices.fields import (
-    FieldDictionary,
-    FieldKind,
-    PersonName,
-    fold_query,
-    folded,
-    is_listed_form,
-    parse_listed,
-    phrases,
-)
+from agentic_retriever.indices import fields as words
+from agentic_retriever.indices.fields import FieldDictionary, FieldKind, PersonName, is_listed_form, parse_listed
 from agentic_retriever.ingestion import SourceDocument, read_source
 from agentic_retriever.llm import LLMReply
 from agentic_retriever.retrievers.metadata import SURE
@@ -325,7 +317,7 @@ def test_years_kept_as_text_stay_text():
 
 WORDS = st.sampled_from(
     [
-        *sorted(phrases()),
+        *sorted(words.phrases()),
         *(str(value) for row in (*DEEDS, *GOODS, *PAPERS) for value in row.values()),
         *("1990", "2560", "5", "10.5", "-", ",", '"'),
     ]
@@ -352,8 +344,8 @@ def test_any_text_is_understood_without_error_and_within_the_known_fields(query,
 @settings(max_examples=200)
 @given(st.text(max_size=40))
 def test_folding_a_question_gives_what_folding_a_value_gives(text):
-    question = fold_query(text)
-    assert question.text.strip() == folded(text)
+    question = words.fold_query(text)
+    assert question.text.strip() == words.folded(text)
     assert len(question.text) == len(question.starts) == len(question.ends)
 
 

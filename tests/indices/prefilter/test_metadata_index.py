@@ -20,15 +20,9 @@ from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryErr
 from agentic_retriever.filters import matches
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.prefilter import index as prefilter
 from agentic_retriever.indices.prefilter import snapshot
-from agentic_retriever.indices.prefilter.index import (
-    IDS_LIMIT,
-    MAX_IDS,
-    MIN_NODES,
-    MetadataIndex,
-    VectorRows,
-    ids_limit,
-)
+from agentic_retriever.indices.prefilter.index import IDS_LIMIT, MAX_IDS, MetadataIndex, VectorRows, ids_limit
 from agentic_retriever.ingestion.chunking import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, VectorRetriever
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
@@ -572,7 +566,8 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
     model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION, embed_batch_size=512), name="fake", batch_size=512)
     large = storage.create("rows", model, description="", chunks=ChunkSettings())
     rows = [
-        (f"word{i % 53} word{i % 31} word{i}", {"kind": f"k{i % 20}", "year": i % 50}) for i in range(MIN_NODES + 100)
+        (f"word{i % 53} word{i % 31} word{i}", {"kind": f"k{i % 20}", "year": i % 50})
+        for i in range(prefilter.MIN_NODES + 100)
     ]
     Indexer(large).add_nodes([TextNode(id_=f"n{i}", text=text, metadata=row) for i, (text, row) in enumerate(rows)])
     large.build_search()
