@@ -285,7 +285,7 @@ def _below_heading(c: Candidate, question: Question) -> Candidate:
     names = not kinds and _patterns("asks")[WHICH].search(question.text) is not None
     opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
     heads = _heading_with(kinds, c, question) if lacks else opens if names else ()
-    return replace(c, head=heads[0]) if heads and not c.head else c
+    return replace(c, head=heads[0]) if heads and not (c.head and c.text.startswith("|")) else c
 
 
 def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
