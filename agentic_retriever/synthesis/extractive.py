@@ -396,6 +396,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
         level = _heading_level(text, begin, end)
         behind = pieces[position + 1] if position + 1 < len(pieces) else ""
+        leans = found and found[-1][1] and found[-1][0].width <= _MAX_LEANT_ON and _LEANS.match(piece)
+        leant = found[-1][0].terms if leans and "\n\n" not in text[found[-1][0].end : begin] else frozenset()
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         item = found_item.lastgroup or "" if (found_item := _ITEM.match(piece)) else ""
         if not item and text[:begin].endswith("\n\n"):
@@ -413,7 +415,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             section=section,
             head=head,
             above=tuple(place for _, _, place in headings),
-            around=header_terms(passage.header_at(begin)).union(table, *(words for _, words, _ in headings)),
+            around=header_terms(passage.header_at(begin)).union(table, leant, *(words for _, words, _ in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
         found.append((candidate, not (level or is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS))))
