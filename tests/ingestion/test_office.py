@@ -260,6 +260,25 @@ def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one
     assert " ".join(doc.text.split()) == "# NAME foo - bold x a->b - One text perlre <"
 
 
+def test_asciidoc_becomes_markdown_and_its_code_stays_as_it_is(read_one):
+    doc = read_one("a.adoc", (
+        "= Foo\n:release: 2.4\n// no\n\n[[a]]\n== Part {release}\n\nSee <<b,the part>> of https://x.org/y[X], a[0].\n\n"
+        "[source,sh]\n----\n# x\n== {release}\n----\n\n|===\n|Name |Default\n\n|a\n|3 \\| 4\n|===\n\ntries::\n  How?\n"
+    ))  # fmt: skip
+    assert " ".join(doc.text.split()) == (
+        "# Foo ## Part 2.4 See the part of X, a[0]. ``` # x == {release} ``` "
+        r"| Name | Default | | --- | --- | | a | 3 \| 4 | ###### tries How?"
+    )
+
+
+def test_headings_of_plain_text_are_underlined_or_of_a_release_and_no_comments(read_one):
+    releases = "".join(f"Version 2.{minor} (2 May 2022):\n\n   * Fixes.\n\n" for minor in range(3))
+    text = f"====\nNews\n====\n\n# Made by\n# hand.\n\nPart\n~~~~\n\nNo\n# heading\n\n{releases}Since 2.1 all.\n"
+    found = [line for line in read_one("pkg-NEWS", text).text.split("\n") if line[:1] == "#"]
+    assert found == ["# News", "## Part", *(f"## Version 2.{minor} (2 May 2022):" for minor in range(3))]
+    assert "# Alone" in read_one("a.txt", "Text.\n\n# Alone\n\nMore.").text
+
+
 @pytest.mark.parametrize("furniture", [
     '<div role="navigation">N</div>', '<div class="toc"><a href="x.html#a">N</a></div>', '<div id="footer">N</div>',
     '<ul><li><a href="#a">N 1</a><li><a href="#b">N 2</a><li><a href="#c">N 3</a></ul>',

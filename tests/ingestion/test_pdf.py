@@ -385,3 +385,34 @@ def test_an_option_in_smaller_letters_goes_on_in_the_line_below(read_one):
         for below, line in enumerate(lines):
             paper.text(60, 30 + 20 * at + 5 * below, line)
     assert "Set the seed, which makes all equal." in read_one("a.pdf", paper.data).text
+
+
+def test_code_within_a_bold_heading_leaves_it_one(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, (font, style, text) in enumerate([("Helvetica", "B", "Why is "), ("Courier", "", "ifelse"),
+                                              ("Helvetica", "B", " not as I expect?")]):  # fmt: skip
+        paper.set_font(font, style, 10)
+        paper.text((20, 32.5, 46)[at], 30, text)
+    for line in range(3):
+        paper.set_font("Helvetica", size=10)
+        paper.text(20, 40 + 5 * line, f"It works on {line} objects that all have the same index, as they are merged.")
+    assert read_one("a.pdf", paper.data).text.startswith("# Why is ifelse not as I expect?\n")
+
+
+def test_fonts_of_tex_that_name_no_letters_have_ligatures_and_quotation_marks(read_one):
+    codes = b"coe\x1ecients \x10\x1cne\x11"
+    font = (
+        b"".join(b"/a%d 5 0 R" % code for code in set(codes)),
+        b"".join(b"%d/a%d" % (code, code) for code in set(codes)),
+    )
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Resources<</Font<</F 4 0 R>>>>/Contents 6 0 R>>",
+        b"<</Type/Font/Subtype/Type3/FontBBox[0 0 10 10]/FontMatrix[.1 0 0 .1 0 0]/FirstChar 0/LastChar 127/Widths[%s]"
+        b"/CharProcs<<%s>>/Encoding<</Type/Encoding/Differences[%s]>>/Resources<<>>>>" % (b"6 " * 128, *font),
+        b"<</Length 27>>stream\n6 0 0 0 5 7 d1 0 0 5 7 re f\nendstream",
+        b"<</Length %d>>stream\nBT/F 12 Tf 9 700 Td<%s>Tj ET\nendstream" % (2 * len(codes) + 27, codes.hex().encode()),
+    ]  # fmt: skip
+    made = b"".join(b"%d 0 obj%s endobj\n" % (at, one) for at, one in enumerate(objects, 1))
+    assert read_one("a.pdf", b"%PDF-1.4\n" + made + b"trailer<</Root 1 0 R>>\n%%EOF").text == "coefficients “fine”"

@@ -77,6 +77,9 @@ def test_what_holds_by_default_belongs_to_the_sentence_before_it():
     found = extract("How large is the glare around the sun unless I change it?", [make_node(text)], max_sentences=2)
     assert "28" in found.text
     assert "12" not in found.text
+    text = "# DEFAULT\n\nThe server runs many jobs; by default it is off.\n\n# Daemons\n\nThe default for the daemon is 20.\n"
+    for query in ("How many jobs does the daemon run by default?", "How many jobs does the daemon run if I give none?"):
+        assert extract(query, [make_node(text, start=0)], max_sentences=1).text.startswith("The default for the daemon")
 
 
 def test_what_conditions_said_counts_as_found():
@@ -287,11 +290,15 @@ def test_a_list_follows_the_sentence_that_announces_it():
     assert found.text == "Moderate: [2] Denial of service [1]"
     found = extract("Which files are there beside denial of service?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "Moderate: [2] Denial of service [1] Files of others [1]"
+    text = "These are not saved yet\n\n- sieve scripts\n- quotas\n\nThe archive is saved."
+    found = extract("Are the sieve scripts saved?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "These are not saved yet [2] sieve scripts [1] quotas [1]"
 
 
 LOG = (
     "## [3.2.0] - 2023-01-03\n\n### Added\n\n- Prefixes ronna and quecto (issue 629).\n\n### Fixed\n\n- A crash.\n\n"
     "## [3.1.0] - 2022-05-05\n\n### Added\n\n- Prefixes of bits (issue 512).\n"
+    "\nNew tools:\n\n- A spinning wheel.\n"
 )
 
 
@@ -300,6 +307,7 @@ LOG = (
     ("Which version has the prefixes ronna and quecto?", "[3.2.0] - 2023-01-03 [2] Prefixes ronna"),
     ("In welcher Version kamen die prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
     ("¿Qué versión tiene los prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
+    ("Which version brought a spinning wheel?", "[3.1.0] - 2022-05-05 [2] A spinning wheel."),
     ("Are there prefixes ronna and quecto?", "Prefixes ronna"),
 ])  # fmt: skip
 def test_a_date_or_version_is_that_of_the_heading_of_a_change_log(query, start):
@@ -428,6 +436,12 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
     text = "Fill the disk with a huge file. Leave it to grow. By doing this you reallocate bad sectors. Oil is black."
     found = extract("How do I reallocate bad sectors?", [make_node(text, start=0)], max_sentences=1)
     assert found.text.startswith("Fill the disk")
+    text = (
+        "It rains, because of clouds.\n\nNo image:\n\n- Removed image\n\nThe image is gone. This was decided because it "
+        "became hard.\n\nAn image of the moon hangs above the door, where all can see it who enter."
+    )
+    found = extract("Why is there no image?", [make_node(text, start=0)], max_sentences=2)
+    assert "The image is gone. [1] This was decided because it became hard." in found.text
 
 
 def test_a_sentence_that_does_not_say_all_is_quoted_with_what_stands_around_it_in_its_section():
