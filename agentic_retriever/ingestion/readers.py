@@ -344,6 +344,9 @@ def _string(record: Mapping[str, object], field: str) -> str:
 
 
 _COMMENT = re.compile(r"^(?=(#+)[ \t])(?:(?<=[^\n]\n)|(?=.*\n\1[ \t\n]))", re.MULTILINE)
+_FILLED = re.compile(  # a heading with a rule to the end of its line
+    r"(?<![^\n]\n)^(?:[=*#~-]{3,}[ \t]+)?([^\W_][^\n]{1,70}?)[ \t]+([=*#~-])\2{3,}[ \t]*$", re.MULTILINE
+)
 _RELEASE = re.compile(  # the heading of one in a change log
     r"(?<![^\n]\n)^(?:[^\W\d]\S* ){0,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?:?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
     re.MULTILINE,
@@ -354,6 +357,10 @@ def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     text, styles = _COMMENT.sub(r"\\", _reflowed(_decoded(file))), dict[tuple[str, bool], int]()
     if re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE):  # as it tells its editor
         text = re.sub(r"^\*{1,6}(?= )", lambda found: "#" * len(found[0]), text, flags=re.MULTILINE)
+    elif len(re.findall(r"^\*\* ", text, re.MULTILINE)) >= _REPEATED:  # one that does not
+        text = re.sub(r"^\*(?= .*\n\s*\*\* )", "#", text, flags=re.MULTILINE)
+        text = re.sub(r"^\*\*+(?= )", "-", text, flags=re.MULTILINE)
+    text = _FILLED.sub(r"## \1", text)
     text = _RST_HEADING.sub(lambda found: found[0] if "  " in found["title"] else _rst_heading(found, styles), text)
     text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
     yield file.document(text, kind="txt")

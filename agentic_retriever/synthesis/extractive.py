@@ -220,7 +220,7 @@ class ExtractiveSynthesizer:
         cosines, degraded = self._cosines(found, by_words + by_heading, query_vector, timeout_s)
         shares = any(c.terms & weights.keys() for c in found)
         said, whole = _weighed(found, by_words if shares or not cosines else 0 * by_words, by_heading, cosines, weights)
-        for i, subject in _subjects_of_defaults(found).items() if DEFAULT in question.kinds else ():
+        for i, subject in _subjects_of_defaults(found, question).items() if DEFAULT in question.kinds else ():
             said[i], whole[i] = said[subject].max() + _OF_SUBJECT, whole[subject].max() + _OF_SUBJECT
         blind = not cosines and not shares
         if blind:
@@ -280,18 +280,21 @@ class ExtractiveSynthesizer:
 
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
-    kinds, above = question.kinds & NUMERIC, c.above[-1:]
-    lacks = kinds and satisfaction(kinds, c.text, question.text) < 1
-    names = not kinds and _patterns("asks")[WHICH].search(question.text) is not None
+    kinds, above = question.kinds & (NUMERIC | {DEFAULT}), c.above[-1:]
+    lacks = satisfaction(kinds, c.text, question.text) < (DEFAULT in kinds) + bool(kinds - {DEFAULT})
+    names = not kinds - {DEFAULT} and _patterns("asks")[WHICH].search(question.text) is not None
     opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
-    heads = _heading_with(kinds, c, question) if lacks else opens if names else ()
+    heads = (_heading_with(kinds, c, question) if lacks else ()) or (opens if names else ())
     return replace(c, head=heads[0]) if heads and not (c.head and c.text.startswith("|")) else c
 
 
 def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
     """The nearest heading that has what is asked for; of a figure, the one just above."""
-    near = reversed(c.above if kinds & _LOGGED else c.above[-1:])
-    return [at for at in near if satisfaction(kinds, c.passage.text[slice(*at)], question.text) >= 1][:1]
+    near = {at: c.passage.text[slice(*at)] for at in reversed(c.above if kinds & _LOGGED else c.above[-1:])}
+    default = _patterns("shows")[DEFAULT] if DEFAULT in kinds else None  # one that is not what the heading is about
+    figures = kinds - {DEFAULT}
+    return [at for at, head in near.items() if (default and default.search(head, 1))
+            or satisfaction(figures, head, question.text) >= 1][:1]  # fmt: skip
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
@@ -476,12 +479,13 @@ _BY_OPPOSITE: Final = 0.5  # of a figure for "off" where that for "on" is asked
 def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Scores, Scores]:
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
-    if logged := question.kinds & _LOGGED:
-        fits = [max(fit, _BY_LOG * len(_heading_with(logged, c, question))) for fit, c in zip(fits, found, strict=True)]
     # A sentence without a figure is no answer to a question for one.
     wanted = question.kinds - {DEFAULT}
     lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
     figures = [satisfaction(wanted, c.text, question.text) for c in found] if wanted < question.kinds else fits
+    if logged := question.kinds & (_LOGGED | {DEFAULT}):
+        headed = [_BY_LOG * len(_heading_with(logged, c, question)) for c in found]
+        fits, figures = ([*map(max, values, headed)] for values in (fits, figures))
     own = _own_shares(found, weights)
     opposite = [lacking < 1 and has_antonym(question.text, c.text) for c in found]
     scores = [
@@ -590,13 +594,14 @@ def _weighed(
     return said, np.array([score * factors[c.passage.number] for score, c in zip(whole, found, strict=True)])
 
 
-def _subjects_of_defaults(found: Found) -> dict[int, slice]:
+def _subjects_of_defaults(found: Found, question: Question) -> dict[int, slice]:
     """The sentences before each that only says what holds by default, back to the last such one: they say of what."""
-    subjects, since = dict[int, slice](), 0
+    subjects, since, figures = dict[int, slice](), 0, question.kinds & NUMERIC
     for i, c in enumerate(found):
         since = since if _adjoins(found, i - 1) else i
         if _patterns("shows")[DEFAULT].search(c.text):
-            if since < i and len(c.terms) <= _BARE:
+            has = not figures or satisfaction(figures, c.text, question.text)
+            if since < i and len(c.terms) <= _BARE and has:
                 subjects[i] = slice(since, i)
             since = i + 1
     return subjects

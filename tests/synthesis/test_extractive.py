@@ -77,7 +77,7 @@ def test_what_holds_by_default_belongs_to_the_sentence_before_it():
     found = extract("How large is the glare around the sun unless I change it?", [make_node(text)], max_sentences=2)
     assert "28" in found.text
     assert "12" not in found.text
-    text = "# DEFAULT\n\nThe server runs many jobs; by default it is off.\n\n# Daemons\n\nThe default for the daemon is 20.\n"
+    text = "# DEFAULT\n\nThe server has many jobs; by default it is off.\n\n# Use\n\nThe default for the daemon is 20."
     for query in ("How many jobs does the daemon run by default?", "How many jobs does the daemon run if I give none?"):
         assert extract(query, [make_node(text, start=0)], max_sentences=1).text.startswith("The default for the daemon")
 
@@ -437,8 +437,8 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
     found = extract("How do I reallocate bad sectors?", [make_node(text, start=0)], max_sentences=1)
     assert found.text.startswith("Fill the disk")
     text = (
-        "It rains, because of clouds.\n\nNo image:\n\n- Removed image\n\nThe image is gone. This was decided because it "
-        "became hard.\n\nAn image of the moon hangs above the door, where all can see it who enter."
+        "It rains, because of clouds.\n\nNo image:\n\n- Removed image\n\nThe image is gone. This was decided because "
+        "it became hard.\n\nAn image of the moon hangs above the door, where all can see it who enter."
     )
     found = extract("Why is there no image?", [make_node(text, start=0)], max_sentences=2)
     assert "The image is gone. [1] This was decided because it became hard." in found.text
