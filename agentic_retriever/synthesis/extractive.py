@@ -38,6 +38,7 @@ Weights = Mapping[str, float]
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
+POLAR: Final = "polar"  # yes or no
 FREQUENCY: Final = "frequency"  # how often, in figures or words
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time", "version"})
@@ -752,6 +753,10 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
 
 def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Question, weights: Weights) -> set[int]:
     picked, listing = set(chosen), LISTING in question.kinds
+    best = max(chosen, key=lambda i: scores[i])
+    if POLAR in question.kinds:  # what begins with yes or no in the section of the best
+        beside = [j for j, c in enumerate(found) if c.place == found[best].place]
+        picked.update([j for j in beside if _patterns("shows")[POLAR].search(found[j].text)][:1])
     for at, i in enumerate(sorted(chosen, key=lambda i: -scores[i])):
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
         picked.update(items, _leant_on(found, i))

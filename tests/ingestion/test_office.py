@@ -277,6 +277,11 @@ def test_headings_of_plain_text_are_underlined_or_of_a_release_and_no_comments(r
     found = [line for line in read_one("pkg-NEWS", text).text.split("\n") if line[:1] == "#"]
     assert found == ["# News", "## Part", *(f"## Version 2.{minor} (2 May 2022):" for minor in range(3))]
     assert "# Alone" in read_one("a.txt", "Text.\n\n# Alone\n\nMore.").text
+    assert read_one("b.txt", "release 2.4 ====\nText.").text == "## release 2.4\nText."
+    assert (
+        read_one("c.txt", "* Version 1\n\n** One\n\n** Two\n\n** Three").text
+        == "# Version 1\n\n- One\n\n- Two\n\n- Three"
+    )
 
 
 @pytest.mark.parametrize("furniture", [

@@ -80,6 +80,9 @@ def test_what_holds_by_default_belongs_to_the_sentence_before_it():
     text = "# DEFAULT\n\nThe server has many jobs; by default it is off.\n\n# Use\n\nThe default for the daemon is 20."
     for query in ("How many jobs does the daemon run by default?", "How many jobs does the daemon run if I give none?"):
         assert extract(query, [make_node(text, start=0)], max_sentences=1).text.startswith("The default for the daemon")
+    text = "### RETURN (int; default 5)\n\nThe number of pairs to return.\n\n### GAP (int; default 1)\n\nPairs overlap."
+    found = extract("How many pairs does it return by default?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("RETURN (int; default 5) [2] The number of pairs")
 
 
 def test_what_conditions_said_counts_as_found():
@@ -583,6 +586,9 @@ def test_yes_or_no_answers_a_question_for_it_and_no_question_is_quoted():
     found = extract("Do I have to name the servers by address when the daemon starts?", [make_node(text, start=0)])
     assert found.text.startswith("No, the daemon keeps trying")
     assert "?" not in found.text
+    text = "Q: Is it kept?\n\nA: No, it is not. Names live long. The cache of the daemon is lost at a restart."
+    found = extract("Does the daemon keep the cache on the disk over a restart?", [make_node(text)], max_sentences=1)
+    assert "A: No, it is not." in found.text
 
 
 def test_reading_order_is_documents_by_rank_then_place():
