@@ -386,7 +386,8 @@ SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper ca
 KINDS = f"{', '.join(SUPPORTED_SUFFIXES)}, manual pages such as .1, README and the like, and all but .jsonl as .gz"
 _MANUAL = re.compile(r"\.[1-9][a-z]{0,4}")
 _PLAIN = re.compile(  # names of texts that have no suffix of a kind
-    r"(?:.+-)?(?:README\..+|[A-Z][A-Z\d_-]+)|(?i:authors|change(?:log|s)|copy(?:ing|right)|licen[cs]e|news|todo)(?:[.-][A-Z]\w*)*"
+    r"(?:.+-)?(?:README\..+|[A-Z][A-Z\d_-]+)"
+    r"|(?i:authors|change(?:log|s)|copy(?:ing|right)|licen[cs]e|news|todo)(?:[.-][A-Z]\w*)*"
 )
 _DIGEST_BLOCK = 1 << 20
 
