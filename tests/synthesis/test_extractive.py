@@ -587,7 +587,7 @@ def test_yes_or_no_answers_a_question_for_it_and_no_question_is_quoted():
     assert found.text.startswith("No, the daemon keeps trying")
     assert "?" not in found.text
     text = "Q: Is it kept?\n\nA: No, it is not. Names live long. The cache of the daemon is lost at a restart."
-    assert "A: No" in extract("Is the cache of the daemon kept?", [make_node(text)], max_sentences=1).text
+    assert "A: No" in extract("Does the daemon keep the cache at a restart?", [make_node(text)], max_sentences=1).text
 
 
 def test_reading_order_is_documents_by_rank_then_place():
