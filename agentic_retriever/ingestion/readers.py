@@ -343,12 +343,14 @@ def _string(record: Mapping[str, object], field: str) -> str:
     return documents.clean_text(value or "")
 
 
+_IS_TITLE = re.compile(r"(?!.* {2}\S)[^|]+").fullmatch  # no head of a table
 _COMMENT = re.compile(r"^(?=(#+)[ \t])(?:(?<=[^\n]\n)|(?=.*\n\1[ \t\n]))", re.MULTILINE)
 _FILLED = re.compile(  # a heading with a rule to the end of its line
     r"(?<![^\n]\n)^(?:[=*#~-]{3,}[ \t]+)?([^\W_][^\n]{1,70}?)[ \t]+([=*#~-])\2{3,}[ \t]*$", re.MULTILINE
 )
 _RELEASE = re.compile(  # the heading of one in a change log
-    r"(?<![^\n]\n)^(?:[^\W\d]\S* ){0,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?:?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
+    r"(?<![^\n]\n)^(?:(?:[^\W\d]\S* ){1,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?"
+    r"|v?\d+(?:\.\w+)+(?:[ ,].{0,30}\d{4}.{0,9})?):?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
     re.MULTILINE,
 )
 
@@ -361,7 +363,7 @@ def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
         text = re.sub(r"^\*(?= .*\n\s*\*\* )", "#", text, flags=re.MULTILINE)
         text = re.sub(r"^\*\*+(?= )", "-", text, flags=re.MULTILINE)
     text = _FILLED.sub(r"## \1", text)
-    text = _RST_HEADING.sub(lambda found: found[0] if "  " in found["title"] else _rst_heading(found, styles), text)
+    text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles) if _IS_TITLE(found["title"]) else found[0], text)
     text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
     yield file.document(text, kind="txt")
 

@@ -281,11 +281,12 @@ class ExtractiveSynthesizer:
 
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
-    kinds, above = question.kinds & (NUMERIC | {DEFAULT}), c.above[-1:]
-    lacks = satisfaction(kinds, c.text, question.text) < (DEFAULT in kinds) + bool(kinds - {DEFAULT})
-    names = not kinds - {DEFAULT} and _patterns("asks")[WHICH].search(question.text) is not None
+    figures, above = question.kinds & NUMERIC, c.above[-1:]
+    lacking = figures if satisfaction(figures, c.text, question.text) < 1 else frozenset[str]()
+    lacking |= question.kinds & {DEFAULT} if not _patterns("shows")[DEFAULT].search(c.text) else frozenset()
+    names = not figures and _patterns("asks")[WHICH].search(question.text) is not None
     opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
-    heads = (_heading_with(kinds, c, question) if lacks else ()) or (opens if names else ())
+    heads = _heading_with(lacking, c, question) or (opens if names else ())
     return replace(c, head=heads[0]) if heads and not (c.head and c.text.startswith("|")) else c
 
 
@@ -430,8 +431,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
         if is_head:
             table, head = terms, (begin, end)
-        opens = piece.endswith((":", "：")) or (not (item or level or piece.endswith(_ENDS)) and _ITEM.match(behind))
-        if opens and end - start <= _MAX_ANNOUNCED:
+        plain = not (item or level or piece.startswith("|") or piece.endswith(_ENDS))
+        if (piece.endswith((":", "：")) or (plain and _ITEM.match(behind))) and end - start <= _MAX_ANNOUNCED:
             announced, announcing = (start, end), terms
     return found
 
