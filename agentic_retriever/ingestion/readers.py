@@ -81,7 +81,8 @@ _RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
     re.MULTILINE,
 )
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
-_POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+_Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # a pattern, and what stands in its place
+_POD: list[_Rule] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
     (
         r"^=item[ \t]+((?![*\d])[^\n]{1,79}[^\n.:](?:\n+=item[ \t]+[^\n]{1,79}[^\n.:])*)$",
@@ -96,7 +97,7 @@ _POD: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"(?<![^\n]\n)(?:^[ \t]+\S.*(?:\n|\Z)(?:[ \t]*\n(?=[ \t]+\S))*)+", lambda found: _fence(found[0])),  # verbatim
 ]
 _ADOC_CODE = re.compile(r"^(-{4,}|\.{4,}|`{3,}\w*)[ \t]*\n((?:.*\n)*?)(?:\1|```)[ \t]*$", re.MULTILINE)
-_ADOC: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+_ADOC: list[_Rule] = [
     (r"^\|===+[ \t]*\n((?:.*\n)*?)\|===+[ \t]*$", lambda found: _adoc_table(found[1])),
     (r"^(?://(?!/).*|:[\w!-]+:.*|\[.*\]|(?:toc|include)::.*|'{3,}|[=_*]{4,}|-{2}|\+)[ \t]*\n", ""),
     (r"^=+(?= \S)", lambda found: "#" * min(6, len(found[0]))),
@@ -115,11 +116,8 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
         text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
         text = _RST_TABLE.sub(_rst_table, text)
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
-    elif suffix == ".pod":
-        for pattern, put in _POD:
-            text = re.sub(pattern, put, text, flags=re.MULTILINE)
     else:
-        text = _adoc_text(text)
+        text = _rewritten(text, _POD) if suffix == ".pod" else _adoc_text(text)
     title = _FIRST_HEADING.search(text)
     yield file.document(text, kind=suffix[1:], title=title[1].strip() if title else "")
 
@@ -147,18 +145,20 @@ def _rst_table(found: re.Match[str]) -> str:
     return f"{documents.markdown_table(rows)}\n"
 
 
+def _rewritten(text: str, rules: Sequence[_Rule]) -> str:
+    for pattern, put in rules:
+        text = re.sub(pattern, put, text, flags=re.MULTILINE)
+    return text
+
+
 def _adoc_text(text: str) -> str:
-    named, styles = (
-        dict(re.findall(r"^:([\w-]+):[ \t]+(\S.{0,99})$", text, re.MULTILINE)),
-        dict[tuple[str, bool], int](),
-    )
-    parts = _ADOC_CODE.split(text)  # prose, the line above code, and the code
+    named = dict(re.findall(r"^:([\w-]+):[ \t]+(\S.{0,99})$", text, re.MULTILINE))
+    styles: dict[tuple[str, bool], int] = {}
+    parts = _ADOC_CODE.split(text)  # prose, the line above code, and the code, in turns
     for at in range(0, len(parts), 3):
         prose = re.sub(r"\{([\w-]+)\}", lambda found: named.get(found[1], found[0]), parts[at])
         prose = _RST_HEADING.sub(lambda found: _rst_heading(found, styles), prose)
-        for pattern, put in _ADOC:
-            prose = re.sub(pattern, put, prose, flags=re.MULTILINE)
-        parts[at] = prose
+        parts[at] = _rewritten(prose, _ADOC)
     return "".join(part if at % 3 == 0 else _fence(part) for at, part in enumerate(parts) if at % 3 != 1)
 
 

@@ -292,11 +292,13 @@ def _below_heading(c: Candidate, question: Question) -> Candidate:
 
 def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
     """The nearest heading that has what is asked for; of a figure, the one just above."""
-    near = {at: c.passage.text[slice(*at)] for at in reversed(c.above if kinds & _LOGGED else c.above[-1:])}
-    default = _patterns("shows")[DEFAULT] if DEFAULT in kinds else None  # one that is not what the heading is about
-    figures = kinds - {DEFAULT}
-    return [at for at, head in near.items() if (default and default.search(head, 1))
-            or satisfaction(figures, head, question.text) >= 1][:1]  # fmt: skip
+    figures, default = kinds - {DEFAULT}, _patterns("shows")[DEFAULT]
+    for at in reversed(c.above if kinds & _LOGGED else c.above[-1:]):
+        head = c.passage.text[slice(*at)]
+        # A heading that begins with "Default" is about defaults, and says none.
+        if (DEFAULT in kinds and default.search(head, 1)) or satisfaction(figures, head, question.text) >= 1:
+            return [at]
+    return []
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
@@ -753,12 +755,11 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
 
 
 def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Question, weights: Weights) -> set[int]:
-    picked, listing = set(chosen), LISTING in question.kinds
-    best = max(chosen, key=lambda i: scores[i])
+    picked, listing, ranked = set(chosen), LISTING in question.kinds, sorted(chosen, key=lambda i: -scores[i])
     if POLAR in question.kinds:  # what begins with yes or no in the section of the best
-        beside = [j for j, c in enumerate(found) if c.place == found[best].place]
+        beside = [j for j, c in enumerate(found) if c.place == found[ranked[0]].place]
         picked.update([j for j in beside if _patterns("shows")[POLAR].search(found[j].text)][:1])
-    for at, i in enumerate(sorted(chosen, key=lambda i: -scores[i])):
+    for at, i in enumerate(ranked):
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):
