@@ -32,6 +32,7 @@ _MEDIA_SHARE = 4  # times max_bytes: python-pptx holds them all in memory
 _DOCX_SHARE = 0.2  # of max_bytes: mammoth takes about 2.5 s and 30 MB for each MB of XML
 _PROPERTIES = {"title": "title", "creator": "author", "created": "created", "modified": "modified", "date": "created"}
 _AS_HTML = {"p": "p", "list": "ul", "list-item": "li", "table": "table", "table-row": "tr", "table-cell": "td"}
+_CONTAINER = "META-INF/container.xml"
 _UNSAID = frozenset({"annotation", "note-citation", "page-number", "table-of-content", "tracked-changes"})
 _MAX_CELL = 32_767  # as in Excel: a million cells may share one string
 _MAX_COLUMNS = 16_384
@@ -235,7 +236,9 @@ def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
     archive = _opened(data, max_bytes)
     if "META-INF/rights.xml" in archive.namelist():
         raise SourceError("is protected against copying, so it cannot be read")
-    place = _parsed(archive.read("META-INF/container.xml")).find(f".//{_NAMESPACED}rootfile").get("full-path")
+    first = next((name for name in archive.namelist() if name.endswith(_CONTAINER)), _CONTAINER)  # or in a folder
+    found = _parsed(archive.read(first)).find(f".//{_NAMESPACED}rootfile")
+    place = first.removesuffix(_CONTAINER) + found.get("full-path")
     package = _parsed(archive.read(place))
     yield _properties(package.find(f"{_NAMESPACED}metadata"))
     items = {item.get("id"): item for item in package.iter(f"{_NAMESPACED}item")}

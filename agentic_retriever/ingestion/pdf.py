@@ -147,6 +147,8 @@ class _PageReader:
         self._style: dict[tuple[bytes, int], tuple[bool, bool]] = {}
 
     def read(self) -> Page:
+        objects = self._raw.FPDFPage_CountObjects(self._page)
+        self._scan(((self._raw.FPDFPage_GetObject, self._page, at) for at in range(objects)), (1, 0, 0, 1, 0, 0), 0)
         text = self._raw.FPDFText_LoadPage(self._page)
         if not text:
             return Page(problem=_BROKEN)
@@ -159,8 +161,6 @@ class _PageReader:
             self._raw.FPDFText_ClosePage(text)
         box = self._raw.FS_RECTF()
         self._raw.FPDF_GetPageBoundingBox(self._page, box)
-        objects = self._raw.FPDFPage_CountObjects(self._page)
-        self._scan(((self._raw.FPDFPage_GetObject, self._page, at) for at in range(objects)), (1, 0, 0, 1, 0, 0), 0)
         area = abs((box.right - box.left) * (box.top - box.bottom))
         found = sorted(self._words.items(), key=lambda item: -sum(len(word.text) for word in item[1]))
         sheets = [self._sheet(turn, words, box) for turn, words in found]
@@ -195,6 +195,7 @@ class _PageReader:
                 left, right, _, bottom = _turned(shape[0], box.left, box.bottom, box.right, box.top)
                 gap, size = max(left - x1, x0 - right), shape[2]
                 joins = (not spaced or (supposed and gap < _SMALL_GAP * size)) and gap < GAP * size
+                joins = joins and not (x0 < left < x1 - _SMALL_GAP * size and self._begins_cell(box, size))
                 if joins and abs(bottom - low) < 0.12 * size:
                     if x1 - left > _OVER * size and chars[-1] in _COMBINING:
                         char = unicodedata.normalize("NFC", char.replace("ı", "i") + _COMBINING[chars.pop()])
@@ -208,6 +209,11 @@ class _PageReader:
             chars, spaced = [char], False
         if shape:
             self._add("".join(chars), x0, x1, shape, spaced=last_spaced)
+
+    def _begins_cell(self, box: Any, size: float) -> bool:  # noqa: ANN401
+        """Tell whether a drawn line stands just before a character: the text of the cell before goes on beyond it."""
+        lines = (line for line in self._rulings if abs(line[0] - line[2]) < 1 and box.left - size < line[0] <= box.left)
+        return any(min(y0, y1) <= box.bottom <= max(y0, y1) for _, y0, _, y1 in lines)
 
     def _shape(self, text: Any, at: int) -> tuple[int, float, float, bool, bool]:  # noqa: ANN401
         """Direction in quarters of a turn, baseline, size, and whether it is bold and of fixed pitch."""

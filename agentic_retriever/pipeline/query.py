@@ -6,10 +6,11 @@ import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy.typing as npt
 from llama_index.core.instrumentation.events.query import QueryEndEvent, QueryStartEvent
@@ -43,7 +44,7 @@ from agentic_retriever.retrievers.base import (
     expanded_text,
     run_sides,
 )
-from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer
+from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, Task
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
@@ -57,6 +58,9 @@ MAX_RETRIES: Final = 2  # further strategies that are tried where a search found
 MAX_READ: Final = 200  # characters of a question that strategies read for the choice; longer ones tell a story
 _TIME_FACTOR: Final = 2.0  # and only when the time left is that many times what the last one took
 
+# What the second index needs to be searched and to answer where the first has no answer: chosen on 20 indexes.
+_SECOND_FROM: Final = 0.2  # probability that the question is about it
+_SURE: Final = 0.75  # confidence in what it says
 MAX_VAGUE: Final = 0.5  # confidence in the answer to a question without a subject
 
 _MISSING: Final = {
@@ -163,6 +167,14 @@ class _Run:
         return (*expanded, *([f"lifted by: {', '.join(self.lifting)}"] if self.lifting else ()))
 
 
+class _Reading(NamedTuple):
+    """What was found for a question, and what it says."""
+
+    run: _Run
+    retrieval: schema.Retrieval
+    task: Task
+
+
 @dataclass(frozen=True, slots=True)
 class _Find:
     """What one strategy found, and the index of each node by its id."""
@@ -244,15 +256,14 @@ class Pipeline:
                 key, epoch = self._key(run), self.cache.epoch
                 cached = self.cache.peek(key) if self._caches(question) else None
                 if cached is None:
-                    self._route(run)
-                    retrieval = self._retrieve(run)
+                    reading = self._find(run, control)
             if cached is not None:
                 control.found(cached.nodes, cached.route)
                 yield cached.text
                 return self._hand_out(run, cached, traced, cached=True)
             # Copies, as the caller has them while the answer is still written from these.
-            control.found(copied_nodes(retrieval.nodes), retrieval.route)
-            answer = yield from self._write(run, retrieval, control)
+            control.found(copied_nodes(reading.retrieval.nodes), reading.retrieval.route)
+            answer = yield from self._write(reading, in_pieces=True)
             if self._caches(question) and worth_keeping(answer):
                 self.cache.put(key, answer, epoch=epoch)
             return self._hand_out(run, answer, traced, cached=False)
@@ -370,9 +381,8 @@ class Pipeline:
 
     def _compute(self, run: _Run) -> schema.Answer:
         with self._turn(run):
-            self._route(run)
-            retrieval = self._retrieve(run)
-        return result_of(self._write(run, retrieval))
+            reading = self._find(run)
+        return result_of(self._write(reading))
 
     @contextmanager
     def _turn(self, run: _Run) -> Iterator[None]:
@@ -383,6 +393,25 @@ class Pipeline:
         finally:
             if held:
                 self._turns.release()
+
+    def _find(self, run: _Run, control: StreamControl | None = None) -> _Reading:
+        """Route, search and read; what does not answer is left for the index that comes second, if that surely does."""
+        self._route(run)
+        first = self._read(run, self._retrieve(run), control)
+        chosen, half_s = run.decision.index, self.limit_s(run.question.budget) / 2
+        others = [(share, name) for name, share in chosen.scores.items() if name != chosen.name]
+        share, name = max(others, default=(0.0, ""))
+        if not first.task.declined or share < _SECOND_FROM or run.spending.remaining_s() < half_s:
+            return first
+        again, reason = copy(run), f"{chosen.name} has no answer; {chosen.reason}"
+        second = replace(chosen, name=name, names=(name,), confidence=share, margin=0.0, abstained=False, reason=reason)
+        try:
+            self._decide(again, second, run.decision.versions)
+            reading = self._read(again, self._retrieve(again), control)
+        except errors.AgenticRetrieverError as err:
+            logger.debug("index %s could not be asked", name, exc_info=err)
+            return first
+        return reading if reading.task.sure >= _SURE else first
 
     # -- Routed
 
@@ -396,31 +425,38 @@ class Pipeline:
             with spending.step("routing"):
                 pinned = pinned_names(question.index)
                 run.degraded += self.resources.attached.catch_up(pinned, spending.remaining_s() / 2)
-                index, versions = self._choose_index(run, only)
-                chosen = self.resources.index(index.name)
-                complexity, score = routing.assess_complexity(question.query)
-                features = self._features(run, chosen, score) if question.strategy is None else {}
-                strategy, withheld = self._choose_strategy(run, chosen, features)
-            run.decision = schema.RouteDecision(
-                query=question.asked or question.query,
-                understood_as=question.query if question.asked else "",
-                index=index,
-                strategy=strategy,
-                complexity=complexity,
-                complexity_score=score,
-                complexity_reasons=routing.complexity_reasons(question.query),
-                features=features,
-                timings_ms=spending.timings_ms(),
-                degraded=(*run.degraded, *index.degraded, *strategy.degraded),
-                withheld=withheld,
-                versions=versions,
-                among=() if isinstance(question.index, str) else question.index or (),
-            )
+                chosen = self._choose_index(run, only)
+            decision = self._decide(run, *chosen)
             if traced is not None:
-                record = run.decision.to_dict()
+                record = decision.to_dict()
                 traced.finish(record, RouteDecisionEvent(decision=record))
-            run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
-            return run.decision
+            return decision
+
+    def _decide(self, run: _Run, index: schema.Selection, versions: Mapping[str, int]) -> schema.RouteDecision:
+        """Choose the strategy for an index, which makes the decision."""
+        question, spending = run.question, run.spending
+        with spending.step("routing"):
+            chosen = self.resources.index(index.name)
+            complexity, score = routing.assess_complexity(question.query)
+            features = self._features(run, chosen, score) if question.strategy is None else {}
+            strategy, withheld = self._choose_strategy(run, chosen, features)
+        run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
+        run.decision = schema.RouteDecision(
+            query=question.asked or question.query,
+            understood_as=question.query if question.asked else "",
+            index=index,
+            strategy=strategy,
+            complexity=complexity,
+            complexity_score=score,
+            complexity_reasons=routing.complexity_reasons(question.query),
+            features=features,
+            timings_ms=spending.timings_ms(),
+            degraded=(*run.degraded, *index.degraded, *strategy.degraded),
+            withheld=withheld,
+            versions=versions,
+            among=() if isinstance(question.index, str) else question.index or (),
+        )
+        return run.decision
 
     def _features(self, run: _Run, index: Index, score: float) -> Mapping[str, float]:
         """Return the signals; what strategies read counts, too: the question's parts, conditions, the title it is."""
@@ -702,27 +738,29 @@ class Pipeline:
 
     # -- Written
 
-    def _write(
-        self, run: _Run, retrieval: schema.Retrieval, control: StreamControl | None = None
-    ) -> Generator[str, None, schema.Answer]:
-        """Answer, piece by piece where there is a ``control``; never raises for want of a model."""
+    def _read(self, run: _Run, retrieval: schema.Retrieval, control: StreamControl | None) -> _Reading:
+        """Read what was found, and see whether it answers."""
+        with run.spending.step("synthesis"):
+            task = self.synthesizer.read(
+                run.question.query,
+                retrieval.nodes,
+                complexity=run.decision.complexity,
+                language=detect_language(run.question.query),
+                evidence=self._evidence(run, retrieval, self.resources.index(retrieval.indexes[0])),
+                limits=self._limits(run, control),
+                index_of=run.origin,
+            )
+        return _Reading(run, retrieval, task)
+
+    def _write(self, reading: _Reading, *, in_pieces: bool = False) -> Generator[str, None, schema.Answer]:
+        """Answer, piece by piece or at once; never raises for want of a model."""
+        run, retrieval, task = reading
         query, nodes = run.question.query, [scored.node.node_id for scored in retrieval.nodes]
         begins = partial(SynthesizeStartEvent, query=query)
         with span("AgenticRouter.synthesize", lambda: {"query": query, "nodes": nodes}, begins) as traced:
             with run.spending.step("synthesis"):
-                with self._turn(run):
-                    index = self.resources.index(retrieval.indexes[0])
-                    pieces = self.synthesizer.read(
-                        query,
-                        retrieval.nodes,
-                        in_pieces=control is not None,
-                        complexity=run.decision.complexity,
-                        language=detect_language(query),
-                        evidence=self._evidence(run, retrieval, index),
-                        limits=self._limits(run, control),
-                        index_of=run.origin,
-                    )
-                done = (yield from pieces) if control is not None else result_of(pieces)
+                pieces = self.synthesizer.write(task, in_pieces=in_pieces)
+                done = (yield from pieces) if in_pieces else result_of(pieces)
             answer = self._written(run, retrieval, done)
             if traced is not None:
                 response = as_response(answer)

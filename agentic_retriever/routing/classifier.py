@@ -387,17 +387,17 @@ class _EvidenceClassifier(IndexClassifier):
         """Pick the first, and abstain where the question is probably not about it at all."""
         names, evidence = [profile.name for profile in ranked], weighed.evidence
         margin = shares[0] - shares[1] if len(names) > 1 else 1.0
-        # An index without nodes has nothing to add, so it never comes along as the second.
-        close = margin < self.index_margin and ranked[1].nodes > 0
-        second = f"next is {names[1]} with {shares[1]:.2f}{', searched too' * close}" if len(names) > 1 else ""
-        reason = weighed.why(names, second)
         abstained = scope is not None and scope.probability < self.abstain_below
+        # An index without nodes has nothing to add, so it never comes along as the second.
+        both = margin < self.index_margin and ranked[1].nodes > 0 and not abstained
+        second = f"next is {names[1]} with {shares[1]:.2f}{', searched too' * both}" if len(names) > 1 else ""
+        reason = weighed.why(names, second)
         if scope is not None:
             evidence = {**evidence, names[0]: {**evidence.get(names[0], {}), "scope": scope.probability}}
             reason += f"; {_doubt(scope)}" if abstained else ""
         return Selection(
             name=names[0],
-            names=tuple(names[: 2 if close and not abstained else 1]),
+            names=tuple(names[: 2 if both else 1]),
             confidence=shares[0],
             scores=dict(zip(names, shares, strict=True)),
             margin=margin,

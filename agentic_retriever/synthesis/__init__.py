@@ -5,10 +5,10 @@ from agentic_retriever.synthesis.citations import PassageMatcher
 from agentic_retriever.synthesis.confidence import ConfidenceModel, ConfidenceModels
 from agentic_retriever.synthesis.context import ContextPassage, Evidence, Limits, StreamControl, Synthesis, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMSynthesizer, Synthesizer, Task
 
 __all__ = [
     "CitationChecker", "CitedText", "ConfidenceModel", "ConfidenceModels", "ContextPassage", "Evidence", "Extraction",
     "ExtractiveSynthesizer", "ForeignSynthesizer", "LLMSynthesizer", "Limits", "PassageMatcher", "StreamControl",
-    "Synthesis", "Synthesizer", "Unsupported", "assemble",
+    "Synthesis", "Synthesizer", "Task", "Unsupported", "assemble",
 ]  # fmt: skip

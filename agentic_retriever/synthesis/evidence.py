@@ -35,6 +35,9 @@ AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
 _KEY: Final = re.compile(r"(?<![\d.,])\d{3,}(?![\d.,])")  # by which a row of a table is asked for, such as a year
+_CODE: Final = re.compile(  # an option, a name with an underscore, a version
+    r"(?<=-)-[^\W\d_][\w-]+|\w+_\w+|(?:\b[vV]er[sz]\w+|\b[rR]elease|\b[A-Z]\w+) v?(?P<version>\d+(?:\.\d+)+)"
+)
 _SERIES: Final = 3
 _CAPITAL_NOUNS: Final = frozenset({"de", "lb"})
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names
@@ -148,6 +151,8 @@ def _by_names(
     of_a_series = profile is not None and any(_is_of_a_series(code, profile.identifiers) for code in codes)
     foreign = foreign or any(_is_foreign(query, [one], None) for one in passages)  # "Norway" stands there as "Norwegen"
     strange = profile is not None and not foreign and _has_strange_name(query, profile, known.expanded)
+    written = [found["version"] or found[0].casefold() for found in _CODE.finditer(query)]
+    strange = strange or not all(any(code in text for text in texts) for code in written)
     return {
         "absent_names": math.log1p(len(missing)),
         "absent_codes": float(bool(codes) or strange) + of_a_series + 2 * lacks_price(query, texts),

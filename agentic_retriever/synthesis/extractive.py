@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -50,7 +50,8 @@ _NUMBER_WORD: Final = 0.5
 _FLOOR: Final = 0.5
 _MAX_PARTED: Final = 1_000
 _MAX_PARTS: Final = 6
-_ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
+_UNDATED: Final = r"\s+(?!\W?(?:19|20)\d\d\b)"  # "12.1 2022/01" is a release
+_ENUMERATION: Final = re.compile(rf"^\s*(?:[-*•]\s*)?\(?(?:\d{{1,3}}[.)]|(?:\d+\.)+\d+){_UNDATED}")
 _EMPHASIS: Final = re.compile(r"[*_`]+")
 _NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
 _JOINTS: Final = any_listed("answers", "joints")
@@ -282,7 +283,7 @@ class ExtractiveSynthesizer:
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
     figures, above = question.kinds & NUMERIC, c.above[-1:]
-    lacking = figures if satisfaction(figures, c.text, question.text) < 1 else frozenset[str]()
+    lacking = {kind for kind in figures if satisfaction(_LOGGED & {kind} or figures, c.text, question.text) < 1}
     lacking |= question.kinds & {DEFAULT} if not _patterns("shows")[DEFAULT].search(c.text) else frozenset()
     names = not figures and _patterns("asks")[WHICH].search(question.text) is not None
     opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
@@ -316,8 +317,9 @@ def _lists_documents(found: Found, question: Question, weights: Weights) -> bool
 _BULLET: Final = re.compile(r"(?:[-*+•‣▪>]+\s+)+(?=\S)")
 _ITEM: Final = re.compile(r"\s*(?:(?P<sign>[-*+•‣▪])|\(?(?:(?P<digit>\d{1,3})|(?P<letter>[^\W\d_]{1,4}))[.)])\s+\S")
 _HEADING: Final = re.compile(r"#{1,6}\s")
-_MARKS: Final = re.compile(r"^#*\s*(?:(?:\d+\.)*\d+\.?\s+(?=\S))?")
+_MARKS: Final = re.compile(rf"^#*\s*(?:(?:\d+\.)*\d+\.?{_UNDATED}(?=\S))?")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
+_OF_FAQ: Final = re.compile(r"\W*[QF]\d*:\s")  # "Q: I want to ...", "F: Ich möchte ..."
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
 _ASKS: Final = ("?", "？", "؟")
 _GAP: Final = re.compile(r"[ \t]*(?:\n[ \t]*){2,}(?=[^\W_]|\()")
@@ -459,7 +461,7 @@ def _heading_level(text: str, begin: int, end: int) -> int:
     if (number := _SECTION_LINE.fullmatch(piece)) and not piece.endswith(_ENDS):
         return 10 + number[0].split()[0].rstrip(".").count(".")
     starts_line = not text[:begin].rpartition("\n")[2].strip(_BEFORE_HEADING)
-    if starts_line and piece.rstrip("*_ ").endswith(_ASKS):
+    if starts_line and (piece.rstrip("*_ ").endswith(_ASKS) or _OF_FAQ.match(piece)):
         return 20
     first, behind = text.rfind("\n\n", 0, begin) + 2, text.find("\n\n", end)
     paragraph = text[first:behind].strip("*_ \n") if first > 1 and behind > 0 else ""
@@ -782,11 +784,12 @@ def _items_of(found: Found, i: int) -> list[int]:
         return []
     if _adjoins(found, i) and not found[i + 1].item and found[i + 1].width <= _MAX_LEANT_ON:
         return [i + 1]
-    items = []
-    room = _MAX_LIST_CHARS
-    for j in range(i + 1, len(found)):
+    items, room = list[int](), _MAX_LIST_CHARS
+    for j in takewhile(lambda j: _adjoins(found, j - 1), range(i + 1, len(found))):
+        if items and not found[j].item and "\n" not in found[j].passage.text[found[j - 1].end : found[j].start]:
+            continue  # an item that goes on
         room -= found[j].end - found[j].start
-        if not _adjoins(found, j - 1) or not found[j].item or found[j].item == found[i].item or room < 0:
+        if found[j].item in {"", found[i].item} or room < 0:
             break
         items.append(j)
     return items

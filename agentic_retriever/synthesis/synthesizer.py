@@ -299,6 +299,13 @@ class Task:
     nodes: int
     extraction: Extraction
     complexity: Complexity
+    answered: float  # The probability that the nodes have an answer
+    declined: bool
+
+    @property
+    def sure(self) -> float:
+        """The confidence in the extract."""
+        return 0.0 if self.declined else self.confidence(self.extraction.citations, self.extraction.support).score
 
     def figures(self, cited: Sequence[Citation]) -> Figures:
         return figures_of(self.query, self.passages, cited, self.evidence)
@@ -324,15 +331,10 @@ class Synthesizer:
         self._answered_from = default_models().answered_from if answered_from is None else answered_from
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> context.Synthesis:
-        return calls.result_of(self.read(query, nodes, in_pieces=False, **asked))
+        return calls.result_of(self.write(self.read(query, nodes, **asked), in_pieces=False))
 
-    def read(
-        self, query: str, nodes: Sequence[NodeWithScore], *, in_pieces: bool, **asked: Unpack[Asked]
-    ) -> Generator[str, None, context.Synthesis]:
-        """Read the nodes; the answer, written when it is iterated over, is the same as of :meth:`synthesize`."""
-        return self._answer(self._task(query, nodes, **asked), in_pieces=in_pieces)
-
-    def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Task:
+    def read(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Task:
+        """Read the nodes and tell whether they answer."""
         limits = asked.get("limits") or context.Limits()
         ends = None if limits.timeout_s is None else time.monotonic() + limits.timeout_s
         index_of, evidence = asked.get("index_of", context.NO_INDEXES), asked.get("evidence") or context.Evidence()
@@ -349,6 +351,10 @@ class Synthesizer:
             index_of=index_of,
             timeout_s=limits.timeout_s and embedding_time_s(limits.timeout_s),
         )
+        figures = figures_of(query, passages, extraction.citations, evidence)
+        score = default_models().answered.probability(figures) if extraction.text else 0.0
+        # A model sees for itself whether there is an answer; and words alone, without cosines, say little.
+        doubtful = _DOUBTFUL if (self._llm is not None and limits.budget.may_ask) or figures.get("unseen") else 1.0
         return Task(
             query=query,
             language=language,
@@ -359,17 +365,15 @@ class Synthesizer:
             nodes=len(nodes),
             extraction=extraction,
             complexity=complexity,
+            answered=score,
+            declined=not extraction.text or (score < self._answered_from * doubtful and not evidence.looked_up),
         )
 
-    def _answer(self, task: Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
+    def write(self, task: Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
+        """Write an answer; the same in pieces as in one."""
         llm = self._llm if task.limits.budget.may_ask else None
-        found = task.extraction
-        figures = task.figures(found.citations)
-        score = default_models().answered.probability(figures) if found.text else 0.0
-        # A model sees for itself whether there is an answer; and words alone, without cosines, say little.
-        doubtful = _DOUBTFUL if llm is not None or figures.get("unseen") else 1.0
-        if not found.text or (score < self._answered_from * doubtful and not task.evidence.looked_up):
-            done = _nothing_found(task, score)
+        if task.declined:
+            done = _nothing_found(task, task.answered)
         elif llm is None:
             done = _extracted(task)
         else:

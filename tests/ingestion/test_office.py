@@ -58,15 +58,16 @@ def opendocument(kind, body, styles="", **entries):
     return zipped({"META-INF/manifest.xml": "<m/>", "content.xml": content} | entries)
 
 
-def book(pages, head=""):
+def book(pages, head="", folder=""):
     items = "".join(
         f'<item id="p{at}{mark}" href="a%20{at}.xhtml{mark}"/>' for at in range(len(pages)) for mark in ("", "#s")
     )
     order = "".join(f'<itemref idref="p{at}"/><itemref idref="p{at}#s"/>' for at in range(len(pages)))
     parts = f"<metadata>{head}</metadata><manifest>{items}</manifest><spine>{order}</spine>"
     package = f'<package xmlns:dc="dc">{parts}</package>'
-    entries = {f"O/a {at}.xhtml": page for at, page in enumerate(pages)}
-    return zipped({"META-INF/container.xml": '<c><rootfile full-path="O/c.opf"/></c>', "O/c.opf": package} | entries)
+    entries = {"META-INF/container.xml": '<c><rootfile full-path="O/c.opf"/></c>', "O/c.opf": package}
+    entries |= {f"O/a {at}.xhtml": page for at, page in enumerate(pages)}
+    return zipped({folder + name: text for name, text in entries.items()})
 
 
 def test_word_headings_and_tables_become_markdown_and_its_properties_metadata(read_one):
@@ -159,6 +160,7 @@ def test_a_book_is_read_in_its_order_and_a_page_once_although_its_sections_are_l
     doc = read_one("a.epub", book(["<h1>One</h1>Text.", "<img/>", '<?xml version="1.0"?><h1>Two</h1>More.'], head))
     assert doc.text == "# One\n\nText.\n\n# Two\n\nMore."
     assert (doc.title, doc.metadata) == ("Book", {"title": "Book", "created": "2020-01-01"})
+    assert read_one("b.epub", book(["<h1>One</h1>Text."], folder="epub/")).text == "# One\n\nText."
 
 
 @pytest.mark.parametrize(

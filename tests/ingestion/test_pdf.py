@@ -248,6 +248,17 @@ def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders
     ]  # fmt: skip
 
 
+def test_text_that_goes_on_beyond_its_cell_is_not_glued_to_that_of_the_next(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, cells in enumerate([("command", "what it does"), ("git-buildpackage", "automates it")]):
+        for left, text in zip((20, 44), cells, strict=True):
+            paper.rect(left, 40 + 8 * at, 24 if left == 20 else 60, 8)
+            paper.text(left + 1, 45 + 8 * at, text)
+    expected = "| command | what it does |\n| --- | --- |\n| git-buildpackage | automates it |"
+    assert read_one("a.pdf", paper.data).text == expected
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [

@@ -14,7 +14,7 @@ import pytest
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
-from small_indexes import ANIMALS, PLANETS, Chooser, documents
+from small_indexes import ANIMALS, PLANETS, Chooser, asked, documents
 from small_indexes import QUESTION as SLEEP
 from store_tools import where
 from waiting import within
@@ -615,3 +615,14 @@ def test_the_key_of_an_answer_follows(planets, name):
     assert key() not in {trained, untrained}
     (folder / name).unlink()
     assert key() == untrained
+
+
+@pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
+async def test_the_index_that_comes_second_answers_what_the_first_does_not(make, way):
+    router = make({"animals": documents(ANIMALS), "planets": documents(PLANETS)}, classifier=Chooser("animals"))
+    answer = await asked(router, way, "Which moons does Mars have?")
+    assert (answer.route.index.name, answer.route.index.reason) == ("planets", "animals has no answer; told")
+    assert "Phobos and Deimos" in answer.text
+    assert {cited.index for cited in answer.citations} == {"planets"}
+    assert router.query("Which moons does Mars have?", index="animals").tier is Tier.NONE
+    assert router.query("Which chords does a ukulele player learn?").route.index.name == "animals"

@@ -245,8 +245,9 @@ def test_a_version_tells_no_passage_from_another():
     assert [citation.doc_id for citation in found.citations] == texts[:1]
 
 
-def test_a_question_in_the_text_heads_its_answer_and_is_not_quoted():
-    text = "How do I renew the pump seals?\nTake the kit of the depot. It holds all parts.\n\nWho pays?\nThe owner."
+@pytest.mark.parametrize("asked", ["How do I renew the pump seals?", "Q: I want to renew the pump seals."])
+def test_a_question_in_the_text_heads_its_answer_and_is_not_quoted(asked):
+    text = f"{asked}\nTake the kit of the depot. It holds all parts.\n\nWho pays?\nThe owner."
     found = extract("How do I renew the pump seals?", [make_node(text, start=0)])
     assert "renew" not in found.text
     assert found.text.startswith("Take the kit of the depot.")
@@ -296,12 +297,15 @@ def test_a_list_follows_the_sentence_that_announces_it():
     text = "These are not saved yet\n\n- sieve scripts\n- quotas\n\nThe archive is saved."
     found = extract("Are the sieve scripts saved?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "These are not saved yet [2] sieve scripts [1] quotas [1]"
+    text = "Ways to paint it are:\n\n- The red one. It is old.\n\n- The blue one. It is new.\n\nRain. It falls."
+    found = extract("Which ways to paint it are there?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "Ways to paint it are: [1] The red one. [1] The blue one. [2]"
 
 
 LOG = (
     "## [3.2.0] - 2023-01-03\n\n### Added\n\n- Prefixes ronna and quecto (issue 629).\n\n### Fixed\n\n- A crash.\n\n"
     "## [3.1.0] - 2022-05-05\n\n### Added\n\n- Prefixes of bits (issue 512).\n"
-    "\nNew tools:\n\n- A spinning wheel.\n"
+    "\nNew tools:\n\n- A spinning wheel.\n\n# 2.0 2019/02\n\n- Gloves of felt.\n"
 )
 
 
@@ -311,6 +315,7 @@ LOG = (
     ("In welcher Version kamen die prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
     ("¿Qué versión tiene los prefixes of bits?", "[3.1.0] - 2022-05-05 [2] Prefixes of bits"),
     ("Which version brought a spinning wheel?", "[3.1.0] - 2022-05-05 [2] A spinning wheel."),
+    ("In which version did gloves of felt come, and how many?", "2.0 2019/02 [2] Gloves of felt."),
     ("Are there prefixes ronna and quecto?", "Prefixes ronna"),
 ])  # fmt: skip
 def test_a_date_or_version_is_that_of_the_heading_of_a_change_log(query, start):
