@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import threading
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,13 @@ def gate():
     made.set()
 
 
+@pytest.fixture
+def closed_at_end():
+    """Returns what it is given, and closes it at the end of the test, the last one first."""
+    with ExitStack() as stack:
+        yield lambda made: stack.enter_context(closing(made))
+
+
 @pytest.fixture(scope="session")
 def local_embedding():
     """The packaged model, loaded once."""
@@ -144,19 +152,15 @@ def sample_store(make_once, local_embedding):
 
 
 @pytest.fixture
-def make_router(small_store):
+def make_router(small_store, closed_at_end):
     """Makes routers over the small store, which are closed after the test; to add indexes, pass another data_dir."""
-    made = []
 
     def make(*, model=None, stages=None, **changes):
         config = RouterConfig(**{"data_dir": small_store, "query_log": "none"} | changes)
-        router = AgenticRouter(config, embedding=FakeEmbedding(dimension=64), llm=model, **(stages or {}))
-        made.append(router)
-        return router
+        embedding = FakeEmbedding(dimension=64)
+        return closed_at_end(AgenticRouter(config, embedding=embedding, llm=model, **(stages or {})))
 
-    yield make
-    for router in made:
-        router.close()
+    return make
 
 
 @pytest.fixture

@@ -50,22 +50,19 @@ def cloud(make_server):
 
 
 @pytest.fixture
-def make(tmp_path, cloud, endpoints):
+def make(tmp_path, cloud, endpoints, closed_at_end):
     """Makes routers with the canary in every place, and one small index."""
-    made = []
     endpoints(retries=0)
 
     def _make(**changes):
         settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1", **changes)
         config = RouterConfig(data_dir=tmp_path / "data", deadline_s=30.0, **settings)
-        made.append(AgenticRouter(config, embedding=FakeEmbedding(dimension=64)))
-        if not made[-1].index_names():
-            made[-1].add_index("birds", [Document(text=TEXT, doc_id="zebrafinch")], description="Birds")
-        return made[-1]
+        router = closed_at_end(AgenticRouter(config, embedding=FakeEmbedding(dimension=64)))
+        if not router.index_names():
+            router.add_index("birds", [Document(text=TEXT, doc_id="zebrafinch")], description="Birds")
+        return router
 
-    yield _make
-    for router in made:
-        router.close()
+    return _make
 
 
 def everything(value):

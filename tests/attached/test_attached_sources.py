@@ -269,11 +269,10 @@ def caught_up(made):
 
 
 @pytest.fixture
-def qdrant():
-    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+def qdrant(closed_at_end):
+    client = closed_at_end(pytest.importorskip("qdrant_client").QdrantClient(":memory:"))
     module = pytest.importorskip("llama_index.vector_stores.qdrant")
-    yield module.QdrantVectorStore("contracts", client=client)
-    client.close()
+    return module.QdrantVectorStore("contracts", client=client)
 
 
 def listed(made):

@@ -432,10 +432,8 @@ def test_under_a_sub_question_engine(router, use_async):
 
 
 @pytest.fixture
-def store(tmp_path):
-    made = QdrantEdgeVectorStore(path=str(tmp_path / "store"), dimension=64)
-    yield made
-    made.close()
+def store(tmp_path, closed_at_end):
+    return closed_at_end(QdrantEdgeVectorStore(path=str(tmp_path / "store"), dimension=64))
 
 
 def reopened(store):

@@ -12,18 +12,10 @@ REDIS = "redis://127.0.0.1:6379/13"
 
 
 @pytest.fixture
-def links():
+def links(closed_at_end):
     """Make links that are closed after the test."""
     pytest.importorskip("redis", reason="the extra 'redis' is not installed")
-    made = []
-
-    def make(url, **settings):
-        made.append(RedisLink(url, **settings))
-        return made[-1]
-
-    yield make
-    for link in made:
-        link.close()
+    return lambda url, **settings: closed_at_end(RedisLink(url, **settings))
 
 
 @pytest.fixture
@@ -83,16 +75,12 @@ def breaker(clock):
 
 
 @pytest.fixture
-def on_redis():
+def on_redis(closed_at_end):
     """Makes caches with a second level on Redis, which are closed after the test."""
-    made = []
 
     def make(link, *, max_entries=1_000, **namespace):
         store = RedisStore(link, kind="answers", **namespace)
         second = store, lambda value: json.dumps(value).encode(), json.loads
-        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=second))
-        return made[-1]
+        return closed_at_end(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=second))
 
-    yield make
-    for cache in made:
-        cache.close()
+    return make

@@ -252,10 +252,8 @@ class TestEnvelope:
 
 class TestStore:
     @pytest.fixture
-    def store(self, link, namespace):
-        made = RedisStore(link, kind="answers", namespace=namespace)
-        yield made
-        made.close()
+    def store(self, link, namespace, closed_at_end):
+        return closed_at_end(RedisStore(link, kind="answers", namespace=namespace))
 
     @pytest.fixture
     def raw_keys(self, link, namespace):

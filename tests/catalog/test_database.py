@@ -16,10 +16,8 @@ from agentic_retriever.catalog.tables import METADATA, REVISION, VERSION_TABLE
 
 
 @pytest.fixture
-def database(place):
-    made = Database(Address.of(place))
-    yield made
-    made.close()
+def database(place, closed_at_end):
+    return closed_at_end(Database(Address.of(place)))
 
 
 def migrate(connection, revision):

@@ -1,5 +1,6 @@
 """Machines that share a catalog on PostgreSQL, a Qdrant server and Redis, and nothing else."""
 
+import itertools
 import threading
 
 import pytest
@@ -18,29 +19,21 @@ CAT, DOG, OWL = "The cat sleeps sixteen hours a day.", "The dog barks at the pos
 
 
 @pytest.fixture
-def qdrant():
-    server = QdrantServer()
-    yield server
-    server.close()
+def qdrant(closed_at_end):
+    return closed_at_end(QdrantServer())
 
 
 @pytest.fixture
-def machine(tmp_path, qdrant, postgres_url):
+def machine(tmp_path, qdrant, postgres_url, closed_at_end):
     """Makes routers with a data directory of their own each."""
-    made = []
+    numbers = itertools.count()
 
     def make(**settings):
         config = {"qdrant_url": qdrant.url, "database_url": postgres_url, "query_log": "none", "cache_max_entries": 0}
-        folder = tmp_path / f"machine{len(made)}"
-        router = AgenticRouter(
-            RouterConfig(**{**config, "data_dir": folder, **settings}), embedding=FakeEmbedding(dimension=32)
-        )
-        made.append(router)
-        return router
+        config |= {"data_dir": tmp_path / f"machine{next(numbers)}", **settings}
+        return closed_at_end(AgenticRouter(RouterConfig(**config), embedding=FakeEmbedding(dimension=32)))
 
-    yield make
-    for router in made:
-        router.close()
+    return make
 
 
 def add(router, **texts):

@@ -17,19 +17,15 @@ MEANT = "How many hours does the dog sleep?"
 
 
 @pytest.fixture
-def chat(serve):
+def chat(serve, closed_at_end):
     """Starts a service and gives it with a client of it."""
-    clients = []
 
     def start(**wanted):
         found = serve(**wanted)
-        found.client = openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0)
-        clients.append(found.client)
+        found.client = closed_at_end(openai.OpenAI(base_url=f"{found.url}/v1", api_key="none", max_retries=0))
         return found
 
-    yield start
-    for client in clients:
-        client.close()
+    return start
 
 
 def ask(client, *messages, model="auto", **options):

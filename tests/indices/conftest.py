@@ -38,7 +38,5 @@ def embedding():
 
 
 @pytest.fixture
-def storage(tmp_path):
-    opened = IndexStorage(tmp_path / "data")
-    yield opened
-    opened.close()
+def storage(tmp_path, closed_at_end):
+    return closed_at_end(IndexStorage(tmp_path / "data"))

@@ -305,16 +305,15 @@ def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_l
 
 
 @pytest.fixture
-def guides(tmp_path):
-    storage = IndexStorage(tmp_path)
+def guides(tmp_path, closed_at_end):
+    storage = closed_at_end(IndexStorage(tmp_path))
     sizes = ChunkSettings(chunk_size=64, chunk_overlap=0, leaf_size=16)
     made = storage.create("docs", EmbeddingModel(FakeEmbedding(), name="fake"), description="", chunks=sizes)
     Indexer(made).add_documents(
         [Document(id_=name, text=f"# Guide {name}\n\nAll about {name}. It is {name} again.", metadata={"title": name})
          for name in ("apples", "pears", "plums", "figs", "dates")]
     )  # fmt: skip
-    yield made
-    storage.close()
+    return made
 
 
 def texts(guides):

@@ -39,11 +39,10 @@ def address(request, tmp_path):
 
 
 @pytest.fixture
-def catalog(tmp_path, address):
-    indexes = Indexes(tmp_path, address)
+def catalog(tmp_path, address, closed_at_end):
+    indexes = closed_at_end(Indexes(tmp_path, address))
     indexes.create("test", manifest(name="test").to_json(), embedded=True)
-    yield Catalog(indexes, "test")
-    indexes.close()
+    return Catalog(indexes, "test")
 
 
 def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_removed_in_two_steps(catalog):
@@ -164,10 +163,9 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
 
 
 @pytest.fixture
-def embedding(tmp_path, base):
-    model = EmbeddingModel(base, name="fake", disk=DiskVectorCache(tmp_path / "data" / "vectors.sqlite"))
-    yield model
-    model.close()
+def embedding(tmp_path, base, closed_at_end):
+    disk = DiskVectorCache(tmp_path / "data" / "vectors.sqlite")
+    return closed_at_end(EmbeddingModel(base, name="fake", disk=disk))
 
 
 @pytest.fixture

@@ -22,18 +22,14 @@ def other(provider):
 
 
 @pytest.fixture
-def build():
+def build(closed_at_end):
     """Builds tiers from settings, and closes them."""
-    made = []
 
     def make(**settings):
         settings = {"openrouter_api_key": model_servers.KEY, **settings}
-        made.append(build_client(RouterConfig(**settings)))
-        return made[-1]
+        return closed_at_end(build_client(RouterConfig(**settings)))
 
-    yield make
-    for client in made:
-        client.close()
+    return make
 
 
 @pytest.fixture

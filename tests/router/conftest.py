@@ -32,21 +32,19 @@ def loaded_clients():
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path, closed_at_end):
     """Makes routers over a data directory of the test's own, with these indexes; they are closed after the test."""
-    made = []
 
     def _make(indexes=None, *, config=None, embedding=None, **parts):
         settings = RouterConfig(data_dir=tmp_path / "data", **(config or {}))
-        made.append(AgenticRouter(settings, embedding=embedding or FakeEmbedding(dimension=64), **parts))
+        embedding = embedding or FakeEmbedding(dimension=64)
+        router = closed_at_end(AgenticRouter(settings, embedding=embedding, **parts))
         for name, source in (indexes or {}).items():
-            if name not in made[-1].index_names():
-                made[-1].add_index(name, source, description=name)
-        return made[-1]
+            if name not in router.index_names():
+                router.add_index(name, source, description=name)
+        return router
 
-    yield _make
-    for router in made:
-        router.close()
+    return _make
 
 
 @pytest.fixture

@@ -105,10 +105,8 @@ class TestQdrantVectorStore(VectorStoreContract):
     """LlamaIndex's own store passes the same contract."""
 
     @pytest.fixture(autouse=True)
-    def _client(self):
-        self.client = QdrantClient(":memory:")
-        yield
-        self.client.close()
+    def _client(self, closed_at_end):
+        self.client = closed_at_end(QdrantClient(":memory:"))
 
     def make_store(self, tmp_path, dimension):
         self.client.create_collection("contract", VectorParams(size=dimension, distance=Distance.COSINE))

@@ -45,10 +45,8 @@ def served():
 
 class TestOverHttp(VectorStoreContract):
     @pytest.fixture(autouse=True)
-    def _server(self, served):
-        self.link = QdrantLink(served.url, api_key=Secret(CANARY), timeout_s=30)
-        yield
-        self.link.close()
+    def _server(self, served, closed_at_end):
+        self.link = closed_at_end(QdrantLink(served.url, api_key=Secret(CANARY), timeout_s=30))
 
     def make_store(self, tmp_path, dimension):
         return QdrantServerVectorStore(self.link, fresh_name(), dimension, keywords=True)
@@ -150,16 +148,13 @@ def test_threads_share_a_store(store):
 
 
 @pytest.fixture
-def faulty():
-    server = QdrantServer(key=CANARY)
-    link = QdrantLink(server.url, api_key=Secret(CANARY), timeout_s=5, pause=lambda _s: None)
-    made = QdrantServerVectorStore(link, "c", keywords=True)
+def faulty(closed_at_end):
+    server = closed_at_end(QdrantServer(key=CANARY))
+    link = closed_at_end(QdrantLink(server.url, api_key=Secret(CANARY), timeout_s=5, pause=lambda _s: None))
+    made = closed_at_end(QdrantServerVectorStore(link, "c", keywords=True))
     made.add([make_node(n, year=n) for n in range(3)])
     server.requests.clear()
-    yield server, made
-    made.close()
-    link.close()
-    server.close()
+    return server, made
 
 
 @pytest.mark.parametrize(

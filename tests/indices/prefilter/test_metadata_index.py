@@ -393,16 +393,8 @@ def make_node(number, source=None, **metadata):
 
 
 @pytest.fixture
-def open_storage(tmp_path):
-    opened = []
-
-    def make():
-        opened.append(IndexStorage(tmp_path / "data"))
-        return opened[-1]
-
-    yield make
-    for storage in opened:
-        storage.close()
+def open_storage(tmp_path, closed_at_end):
+    return lambda: closed_at_end(IndexStorage(tmp_path / "data"))
 
 
 @pytest.fixture
