@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -60,8 +59,8 @@ class PriceTable(BaseModel):
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
         """Read the packaged table and, on top of it, a file of the same form, whose models replace those packaged."""
-        packaged = resources.files("agentic_retriever.llm").joinpath("prices.json").read_text(encoding="utf-8")
-        table = cls._parse(json.loads(packaged), "prices.json of the package")
+        packaged = json.loads(Path(__file__).with_name("prices.json").read_text("utf-8"))
+        table = cls._parse(packaged, "prices.json of the package")
         if not path:
             return table
         try:

@@ -8,7 +8,7 @@ Options have no numbers, so that no number in a reply can be taken for a choice.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from agentic_retriever.errors import SynthesisError
@@ -16,9 +16,7 @@ from agentic_retriever.errors import SynthesisError
 VERSION: Final = "5"
 MIN_BOUNDARY: Final = 8  # characters
 NO_ANSWER: Final = "NO_ANSWER"  # what a model is told to reply when the passages do not answer the question
-_WORDS: Final[Mapping[str, Any]] = json.loads(
-    resources.files("agentic_retriever.llm").joinpath("prompts.json").read_text(encoding="utf-8")
-)
+_WORDS: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("prompts.json").read_text("utf-8"))
 DESCRIBED: Final[Mapping[str, str]] = _WORDS["described"]  # metadata that a model is asked for, and how to write it
 # How most prompts go on behind their task: what stands in frames, and as what a text in there may pose.
 _FRAMED: Final = (
