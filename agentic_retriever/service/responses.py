@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -183,7 +183,7 @@ class AnswerWriter:
         return json_bytes(own)[:-1] + b"," + kept[1]
 
 
-async def unless_gone(request: Request, call: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, call: Awaitable[T]) -> T:
     """Await a call, and give it up as soon as the client hangs up."""
     task, gone = asyncio.ensure_future(call), asyncio.ensure_future(_hung_up(request))
     try:
@@ -217,7 +217,7 @@ async def events(
     write_error: Callable[[Request, errors.AgenticRetrieverError], bytes] = _problem_event,
 ) -> Response:
     """Send events until the client hangs up; what fails before the first is an error, what fails later an event."""
-    first = await unless_gone(request, _next(pieces))
+    first = await unless_gone(request, anext(pieces, b""))
 
     async def sent() -> AsyncIterator[bytes]:
         try:
@@ -228,7 +228,3 @@ async def events(
             yield write_error(request, err)
 
     return StreamingResponse(sent(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-
-
-async def _next(pieces: AsyncIterator[bytes]) -> bytes:
-    return await anext(pieces, b"")
