@@ -10,14 +10,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
-
-from typing_extensions import Self
 
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.records import Analytics, Feedback, LogEntry, make_entry, utc_now
@@ -231,7 +230,7 @@ if hasattr(os, "register_at_fork"):
 Entries: TypeAlias = list[LogEntry]  # by a name, since QueryLog.list is something else
 
 
-class QueryLog:
+class QueryLog(AbstractContextManager["QueryLog"]):
     """The history of queries in a catalog for many threads, processes and machines; recording never fails or waits."""
 
     def __init__(
@@ -345,9 +344,6 @@ class QueryLog:
         # Made beforehand: on a busy machine SQLAlchemy may take longer to load than the database to answer.
         database = self._database()
         return self._reads.call(database.check, timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

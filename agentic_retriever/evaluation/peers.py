@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +22,6 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import RetrieverTool, ToolMetadata
-from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation import measures
@@ -39,7 +39,7 @@ def fingerprint(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """Results appended one by one, a line each, so that an interrupted measurement goes on; not for several threads."""
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
@@ -70,9 +70,6 @@ class Journal:
         if self._file is not None and self._path is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None and not self._file.closed:
