@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -59,11 +58,10 @@ class Catalog:
     An intent is noted before a store changes and confirmed after it; what a kill leaves is written under the same ids.
     """
 
-    def __init__(self, indexes: Indexes, name: str, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, indexes: Indexes, name: str) -> None:
         self.indexes = indexes
         self.id = indexes.row(name).id
         self.name = name
-        self._clock = clock
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -89,14 +87,13 @@ class Catalog:
         return CatalogCounts(*self._read(sa.select(*(part.scalar_subquery() for part in parts)))[0])
 
     def get(self, doc_id: str) -> CatalogEntry | None:
-        found = self._read(sa.select(*_ENTRY).where(self._in_index, _D.doc_id == doc_id, _D.content_hash.is_not(None)))
+        found = self._read(sa.select(*_ENTRY).where(*self._written(), _D.doc_id == doc_id))
         return CatalogEntry(*found[0]) if found else None
 
     def documents(self) -> Iterator[CatalogEntry]:
-        ids = self.doc_ids()
-        for start in range(0, len(ids), PAGE):
-            some = sa.select(*_ENTRY).where(self._in_index, _D.doc_id.in_(ids[start : start + PAGE]))
-            yield from sorted(CatalogEntry(*row) for row in self._read(some.where(_D.content_hash.is_not(None))))
+        for some in _pages(self.doc_ids()):
+            wanted = sa.select(*_ENTRY).where(*self._written(), _D.doc_id.in_(some))
+            yield from sorted(CatalogEntry(*row) for row in self._read(wanted))
 
     def hashes(self) -> dict[str, str]:
         """Return the content hash of each document."""
@@ -143,7 +140,7 @@ class Catalog:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
             new = [self._row(entry._replace(content_hash=""), ids) for entry, _ in documents if entry.doc_id not in ids]
             if new:
-                connection.execute(sa.insert(DOCUMENTS), [{**row, "created_at": self._clock()} for row in new])
+                connection.execute(sa.insert(DOCUMENTS), [{**row, "created_at": utc_now()} for row in new])
             self._mark(connection, [entry.doc_id for entry, _ in documents], status="processing")
             self._put_nodes(
                 connection, [{"document_id": ids[e.doc_id], "node_id": i} for e, nodes in documents for i in nodes]
@@ -161,7 +158,7 @@ class Catalog:
         """
         with self._write() as connection:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
-            now = self._clock()
+            now = utc_now()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
             done |= {"tries": 0, "created_at": now, **FREE}
             rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
@@ -214,13 +211,13 @@ class Catalog:
         return found
 
     def _row(self, entry: CatalogEntry, ids: dict[str, str]) -> dict[str, Any]:
-        known = {**entry._asdict(), "metadata": dict(entry.metadata), "updated_at": self._clock()}
+        known = {**entry._asdict(), "metadata": dict(entry.metadata), "updated_at": utc_now()}
         return {"id": ids.setdefault(entry.doc_id, str(uuid4())), "index_id": self.id, **known}
 
     def _mark(self, connection: sa.Connection, doc_ids: Sequence[str], **changes: object) -> None:
         """Note that documents are being changed; what was whole becomes another version."""
         version = _D.version + sa.case((_D.content_hash > "", 1), else_=0)
-        marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=self._clock(), version=version, **changes)
+        marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=utc_now(), version=version, **changes)
         for some in _pages(doc_ids):
             connection.execute(marked.where(self._in_index, _D.doc_id.in_(some)))
 

@@ -243,9 +243,8 @@ class Claims:
 
     def release(self, document_id: str | None = None) -> None:
         """Give back one claim, or all: somebody else may take them at once, and no try was spent."""
-        mine = [_D.lease_owner == self.owner, _D.status == _PROCESSING]
         with self.records.indexes.changing() as connection:
-            change = sa.update(DOCUMENTS).where(*mine, *([_D.id == document_id] if document_id else []))
+            change = sa.update(DOCUMENTS).where(*self._held(), *([_D.id == document_id] if document_id else []))
             connection.execute(change.values(status=_PENDING, tries=_D.tries - 1, **FREE))
 
     def _held(self) -> Sequence[sa.ColumnElement[bool]]:

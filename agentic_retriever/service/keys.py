@@ -9,12 +9,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Final
 
 import sqlalchemy as sa
 
 from agentic_retriever.catalog.database import Database
+from agentic_retriever.catalog.records import utc_now
 from agentic_retriever.catalog.tables import API_KEYS
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.service.settings import Caller, Role
@@ -65,7 +66,7 @@ class KeyTable:
             raise ConfigError(f"the name of a key must have 1 to {_MAX_NAME} characters, got {len(name.strip())}")
         key_id = secrets.token_hex(_ID_CHARS // 2)
         key = f"{_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
-        row = {"id": key_id, "name": name.strip(), "role": int(role), "digest": _digest(key), "created_at": _now()}
+        row = {"id": key_id, "name": name.strip(), "role": int(role), "digest": _digest(key), "created_at": utc_now()}
         with self._database.writing() as connection:
             connection.execute(sa.insert(API_KEYS).values(row))
         return key
@@ -76,12 +77,8 @@ class KeyTable:
         if found is None:
             raise ConfigError(f"no key {key_id[:20]!r} is in use; 'agentic-retriever keys list' shows their ids")
         with self._database.writing() as connection:
-            connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(revoked_at=_now()))
+            connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(revoked_at=utc_now()))
         return found
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 def _digest(key: str) -> str:
