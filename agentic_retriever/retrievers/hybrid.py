@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -386,6 +386,14 @@ class HybridRetriever(base.RetrieverAdapter):
             ranking = found.merged(weigh(found.excess), self._fusion)
             sources[FUSED] = dict(ranking)
         return base.SearchResult(base.take_nodes(self._index, ranking, nodes, top_k), sources=sources)
+
+
+class OverHybrid(base.RetrieverAdapter):
+    """Base of the strategies that go on from what hybrid search finds."""
+
+    @cached_property
+    def _hybrid(self) -> HybridRetriever:
+        return HybridRetriever(self._index, self._settings)
 
 
 def search_depth(top_k: int) -> int:

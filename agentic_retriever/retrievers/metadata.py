@@ -4,12 +4,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from llama_index.core.callbacks.base import CallbackManager
-
 from agentic_retriever.errors import EmbeddingError, StoreError
-from agentic_retriever.indices import Index
 from agentic_retriever.retrievers import base
-from agentic_retriever.retrievers.hybrid import Fusion, HybridRetriever, fuse
+from agentic_retriever.retrievers.hybrid import Fusion, OverHybrid, fuse
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.text import Tokenizer, detect_language
@@ -34,7 +31,7 @@ def stated(query: str, read: Understood) -> float:
     return LAST if is_last and best > SURE else 0.2
 
 
-class MetadataRetriever(base.RetrieverAdapter):
+class MetadataRetriever(OverHybrid):
     """Values, ranges and years that a question names become filters; the nearest nodes among what is left are returned.
 
     When nothing is left, the least certain clause is dropped and the search made again; every clause that was dropped
@@ -44,10 +41,6 @@ class MetadataRetriever(base.RetrieverAdapter):
 
     strategy = Strategy.METADATA
     keeps_deadlines = True
-
-    def __init__(self, index: Index, settings: base.AdapterSettings, **more: CallbackManager | None) -> None:
-        super().__init__(index, settings, **more)
-        self._hybrid = HybridRetriever(index, settings)
 
     def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         index, read = self._index, self._read(request, deadline)

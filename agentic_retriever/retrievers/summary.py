@@ -6,13 +6,11 @@ from functools import partial
 from heapq import nlargest
 from typing import Final
 
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.indices import Index
 from agentic_retriever.retrievers import base
-from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, HybridRetriever, unit_scores
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, OverHybrid, unit_scores
 from agentic_retriever.retrievers.vector import with_vector
 from agentic_retriever.schema import Degradation, Strategy
 
@@ -23,7 +21,7 @@ TELLING: Final = 3  # chunks of a document that speak for it; chosen on one long
 MOST_DOCUMENTS: Final = 320  # whose summaries are compared
 
 
-class SummaryRetriever(base.RetrieverAdapter):
+class SummaryRetriever(OverHybrid):
     """Searches as ``hybrid`` does, and lifts the chunks of the documents that are about the question.
 
     A document is judged half by its three best chunks together, half by the cosine of its summary, and a chunk half by
@@ -31,10 +29,6 @@ class SummaryRetriever(base.RetrieverAdapter):
     """
 
     strategy = Strategy.SUMMARY
-
-    def __init__(self, index: Index, settings: base.AdapterSettings, **more: CallbackManager | None) -> None:
-        super().__init__(index, settings, **more)
-        self._hybrid = HybridRetriever(index, settings)
 
     def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         request = with_vector(self._index, request, self._left_s(deadline))
