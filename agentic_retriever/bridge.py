@@ -1,7 +1,7 @@
 """The router as LlamaIndex retriever, query engine, chat engine and tool."""
 
 import logging
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -247,7 +247,7 @@ class RoutedChatEngine(BaseChatEngine):
         stream = self._router.stream(message, **self._with_turns(chat_history))
         first = next(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        pieces = self._chats(message, stream, first, nodes, metadata)
+        pieces = self._chats(message, stream, _pieces(stream, first, nodes, metadata))
         return RoutedChatStream(chat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> RoutedChatStream:
@@ -255,7 +255,7 @@ class RoutedChatEngine(BaseChatEngine):
         stream = self._router.astream(message, **self._with_turns(chat_history))
         first = await anext(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        pieces = self._achats(message, stream, first, nodes, metadata)
+        pieces = self._achats(message, stream, _apieces(stream, first, nodes, metadata))
         return RoutedChatStream(achat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
 
     def _with_turns(self, chat_history: list[ChatMessage] | None) -> dict[str, Any]:
@@ -276,22 +276,17 @@ class RoutedChatEngine(BaseChatEngine):
         self._history = [*self._history, asked, said]
 
     def _chats(
-        self, message: str, stream: answers.AnswerStream, first: str, nodes: list[NodeWithScore], told: dict[str, Any]
+        self, message: str, stream: answers.AnswerStream, pieces: Iterator[str]
     ) -> Generator[ChatResponse, None, None]:
-        for piece in _pieces(stream, first, nodes, told):
+        for piece in pieces:
             yield _chat_piece(piece)
         if stream.answer is not None:
             self._remember(message, stream.answer)
 
     async def _achats(
-        self,
-        message: str,
-        stream: answers.AsyncAnswerStream,
-        first: str,
-        nodes: list[NodeWithScore],
-        told: dict[str, Any],
+        self, message: str, stream: answers.AsyncAnswerStream, pieces: AsyncIterator[str]
     ) -> AsyncGenerator[ChatResponse, None]:
-        async for piece in _apieces(stream, first, nodes, told):
+        async for piece in pieces:
             yield _chat_piece(piece)
         if stream.answer is not None:
             self._remember(message, stream.answer)

@@ -3,6 +3,7 @@
 import contextvars
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -154,10 +155,8 @@ class AnswerStream(Pieces):
 
     def close(self) -> None:
         self._control.cancel()
-        try:
+        with suppress(RuntimeError, ValueError):  # another thread waits in it, and has just been woken
             self._context.run(self._pieces.close)
-        except (RuntimeError, ValueError):  # another thread waits in it, and has just been woken
-            return
 
 
 class AsyncAnswerStream(AsyncPieces):
