@@ -49,13 +49,9 @@ EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
 def training_stamp(index: Index) -> tuple[tuple[int, int], ...]:
     """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
-    folder = index.folder
+    names = () if index.folder is None else (MEASURED_FILE, retrievers.FUSION_FILE)
     # As texts, since every query asks for them, and joining paths costs more than asking the file system.
-    return (
-        ()
-        if folder is None
-        else tuple(last_change(f"{folder}/{name}") for name in (MEASURED_FILE, retrievers.FUSION_FILE))
-    )
+    return tuple(last_change(f"{index.folder}/{name}") for name in names)
 
 
 def measured(index: Index) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:

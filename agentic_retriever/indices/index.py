@@ -505,7 +505,7 @@ class IndexStorage:
         row, folder = self.indexes.row(name), self._folder(name)
         file, manifest = folder / MANIFEST_FILE, stored_nodes.Manifest.from_json(name, row.manifest)
         try:
-            known = file.read_text(encoding="utf-8") if file.exists() else ""
+            known = file.read_text(encoding="utf-8")
         except (OSError, ValueError):
             known = ""
         if known != row.manifest:

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -267,12 +267,11 @@ class Limits:
         """Count a request; ``Refused`` with 429 when there were too many."""
         if self._rate is None or not caller.key_id:
             return
-        try:
-            allowed = self._shared is not None and await self._service.run(self._shared.hit, self._rate, caller.key_id)
-            counted = self._shared is not None
-        except StorageError:
-            counted = False
-        if not counted:
+        allowed: bool | None = None
+        if self._shared is not None:
+            with suppress(StorageError):
+                allowed = await self._service.run(self._shared.hit, self._rate, caller.key_id)
+        if allowed is None:
             allowed = await self._memory.hit(self._rate, caller.key_id)
         if not allowed:
             wait = self._rate.get_expiry()
