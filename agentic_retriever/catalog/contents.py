@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -58,10 +59,11 @@ class Catalog:
     An intent is noted before a store changes and confirmed after it; what a kill leaves is written under the same ids.
     """
 
-    def __init__(self, indexes: Indexes, name: str) -> None:
+    def __init__(self, indexes: Indexes, name: str, *, clock: Callable[[], datetime] = utc_now) -> None:
         self.indexes = indexes
         self.id = indexes.row(name).id
         self.name = name
+        self._clock = clock
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -140,7 +142,7 @@ class Catalog:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
             new = [self._row(entry._replace(content_hash=""), ids) for entry, _ in documents if entry.doc_id not in ids]
             if new:
-                connection.execute(sa.insert(DOCUMENTS), [{**row, "created_at": utc_now()} for row in new])
+                connection.execute(sa.insert(DOCUMENTS), [{**row, "created_at": self._clock()} for row in new])
             self._mark(connection, [entry.doc_id for entry, _ in documents], status="processing")
             self._put_nodes(
                 connection, [{"document_id": ids[e.doc_id], "node_id": i} for e, nodes in documents for i in nodes]
@@ -158,7 +160,7 @@ class Catalog:
         """
         with self._write() as connection:
             ids = self._ids(connection, [entry.doc_id for entry, _ in documents])
-            now = utc_now()
+            now = self._clock()
             done = {"status": "indexed", "processing_progress": 100, "error_message": "", "updated_at": now}
             done |= {"tries": 0, "created_at": now, **FREE}
             rows = [{**self._row(entry, ids), **done, "total_chunks": len(held)} for entry, held in documents]
@@ -211,13 +213,13 @@ class Catalog:
         return found
 
     def _row(self, entry: CatalogEntry, ids: dict[str, str]) -> dict[str, Any]:
-        known = {**entry._asdict(), "metadata": dict(entry.metadata), "updated_at": utc_now()}
+        known = {**entry._asdict(), "metadata": dict(entry.metadata), "updated_at": self._clock()}
         return {"id": ids.setdefault(entry.doc_id, str(uuid4())), "index_id": self.id, **known}
 
     def _mark(self, connection: sa.Connection, doc_ids: Sequence[str], **changes: object) -> None:
         """Note that documents are being changed; what was whole becomes another version."""
         version = _D.version + sa.case((_D.content_hash > "", 1), else_=0)
-        marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=utc_now(), version=version, **changes)
+        marked = sa.update(DOCUMENTS).values(content_hash="", updated_at=self._clock(), version=version, **changes)
         for some in _pages(doc_ids):
             connection.execute(marked.where(self._in_index, _D.doc_id.in_(some)))
 

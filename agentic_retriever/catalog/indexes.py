@@ -45,10 +45,12 @@ class Indexes:
         address: Address | None = None,
         *,
         prepare: Callable[["Indexes"], None] = lambda _indexes: None,  # before anything is read
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.database = Database(address or Address.in_folder(data_dir))
         self.data_dir = data_dir
         self._prepare = prepare
+        self._timer = timer
         self._lock = threading.RLock()
         self._rows: Mapping[str, IndexRow] = {}
         self._read_at: float | None = None
@@ -57,12 +59,12 @@ class Indexes:
 
     def rows(self) -> Mapping[str, IndexRow]:
         """Return all indexes by their names, in order, as they are now."""
-        read_at, now = self._read_at, time.monotonic()
+        read_at, now = self._read_at, self._timer()
         return self._rows if read_at is not None and now - read_at < _FRESH_S else self.read_anew(now)
 
     def read_anew(self, since: float | None = None) -> Mapping[str, IndexRow]:
-        """Have all that others confirmed until now seen, or until a time on the monotonic clock."""
-        since = time.monotonic() if since is None else since
+        """Have all that others confirmed until now seen, or until a time on the timer."""
+        since = self._timer() if since is None else since
         with self._lock:
             if self._read_at is not None and self._read_at >= since:
                 return self._rows  # by another thread meanwhile
@@ -71,7 +73,7 @@ class Indexes:
                 self._is_prepared = True
             if not self.database.exists:
                 return {}
-            now, version = time.monotonic(), self.database.file_version()
+            now, version = self._timer(), self.database.file_version()
             if version is None or version != self._read_version or self._read_at is None:
                 with self.database.reading() as connection:
                     self._rows = self.all(connection)

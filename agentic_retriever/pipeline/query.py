@@ -405,13 +405,12 @@ class Pipeline:
             return first
         again, reason = copy(run), f"{chosen.name} has no answer; {chosen.reason}"
         second = replace(chosen, name=name, names=(name,), confidence=share, margin=0.0, abstained=False, reason=reason)
-        try:
+        with suppress(errors.AgenticRetrieverError):  # where it cannot be asked, the first has the last word
             self._decide(again, second, run.decision.versions)
             reading = self._read(again, self._retrieve(again), control)
-        except errors.AgenticRetrieverError as err:
-            logger.debug("index %s could not be asked", name, exc_info=err)
-            return first
-        return reading if reading.task.sure >= _SURE else first
+            if reading.task.sure >= _SURE:
+                return reading
+        return first
 
     # -- Routed
 

@@ -439,12 +439,13 @@ def _start(node: BaseNode) -> int:
 class NodePostprocessors:
     """Runs node postprocessors one after another; safe to use from many threads as far as they are."""
 
-    def __init__(self, given: Sequence[Any] = ()) -> None:
+    def __init__(self, given: Sequence[Any] = (), *, timer: Callable[[], float] = time.monotonic) -> None:
         wrong = [one for one in given if not isinstance(one, BaseNodePostprocessor)]
         if wrong:
             expected = "LlamaIndex node postprocessors (BaseNodePostprocessor)"
             raise errors.ConfigError(f"postprocessors must be {expected}, got {type(wrong[0]).__name__}")
         self._callers = [(one, DeadlineCaller(f"the node postprocessor {type(one).__name__}")) for one in given]
+        self._timer = timer
 
     def __bool__(self) -> bool:
         return bool(self._callers)
@@ -452,13 +453,13 @@ class NodePostprocessors:
     def run(
         self, query: str, nodes: Sequence[NodeWithScore], *, filters: MetadataFilters | None, timeout_s: float
     ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        deadline = time.monotonic() + timeout_s
+        deadline = self._timer() + timeout_s
         kept, degraded = list(nodes), []
         for one, caller in self._callers:
             # Copies, since many change what they are given, even when they then fail or come too late.
             copies = [scored.model_copy(deep=True) for scored in kept]
             call = partial(one.postprocess_nodes, copies, query_bundle=QueryBundle(query))
-            left_s = deadline - time.monotonic()
+            left_s = deadline - self._timer()
             try:
                 if left_s <= 0:
                     raise errors.DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")

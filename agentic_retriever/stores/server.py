@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
@@ -572,13 +571,15 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         raise TypeError("a store on a server cannot be pickled, for that would write down its key; make it anew")
 
 
-@dataclass(eq=False, repr=False)
 class ServerWords:
     """Search by words on a server, and by words and meaning together: BM25 as sparse vectors."""
 
-    _store: QdrantServerVectorStore
-    sparse: SparseBM25 | None = None
-    _on_fitted: OnFitted | None = None
+    def __init__(
+        self, store: QdrantServerVectorStore, sparse: SparseBM25 | None = None, on_fitted: OnFitted | None = None
+    ) -> None:
+        self._store = store
+        self._on_fitted = on_fitted
+        self.sparse = sparse
 
     def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[points.Hit]:
         """Find nodes by words: BM25 with the server's document frequencies."""

@@ -227,8 +227,7 @@ class ExtractiveSynthesizer:
         blind = not cosines and not shares
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
-            picked = list(islice(first, min(self.max_sentences, _BLIND_SENTENCES)))
-            worth = None
+            picked, worth = list(islice(first, min(self.max_sentences, _BLIND_SENTENCES))), None
         else:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)

@@ -23,7 +23,7 @@ from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import quoted_checks, read_markers
 from agentic_retriever.synthesis.confidence import default_models, supported_share
-from agentic_retriever.synthesis.evidence import Figures, figures_of
+from agentic_retriever.synthesis.evidence import figures_of
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.text.language_files import section
@@ -307,13 +307,9 @@ class Task:
         """The confidence in the extract."""
         return 0.0 if self.declined else self.confidence(self.extraction.citations, self.extraction.support).score
 
-    def figures(self, cited: Sequence[Citation]) -> Figures:
-        return figures_of(self.query, self.passages, cited, self.evidence)
-
     def confidence(self, cited: Sequence[Citation], support: float) -> Confidence:
-        models = default_models()
-        score = supported_share(models.right.probability(self.figures(cited)), support)
-        return Confidence.of(score, high_from=models.high_from)
+        models, figures = default_models(), figures_of(self.query, self.passages, cited, self.evidence)
+        return Confidence.of(supported_share(models.right.probability(figures), support), high_from=models.high_from)
 
 
 class Synthesizer:
