@@ -168,8 +168,6 @@ class _Run:
 
 
 class _Reading(NamedTuple):
-    """What was found for a question, and what it says."""
-
     run: _Run
     retrieval: schema.Retrieval
     task: Task
@@ -256,7 +254,8 @@ class Pipeline:
                 key, epoch = self._key(run), self.cache.epoch
                 cached = self.cache.peek(key) if self._caches(question) else None
                 if cached is None:
-                    reading = self._find(run, control)
+                    self._route(run)
+                    reading = self._second(self._read(run, self._retrieve(run), control))
             if cached is not None:
                 control.found(cached.nodes, cached.route)
                 yield cached.text
@@ -381,7 +380,8 @@ class Pipeline:
 
     def _compute(self, run: _Run) -> schema.Answer:
         with self._turn(run):
-            reading = self._find(run)
+            self._route(run)
+            reading = self._second(self._read(run, self._retrieve(run)))
         return result_of(self._write(reading))
 
     @contextmanager
@@ -394,20 +394,18 @@ class Pipeline:
             if held:
                 self._turns.release()
 
-    def _find(self, run: _Run, control: StreamControl | None = None) -> _Reading:
-        """Route, search and read; what does not answer is left for the index that comes second, if that surely does."""
-        self._route(run)
-        first = self._read(run, self._retrieve(run), control)
-        chosen, half_s = run.decision.index, self.limit_s(run.question.budget) / 2
-        others = [(share, name) for name, share in chosen.scores.items() if name != chosen.name]
-        share, name = max(others, default=(0.0, ""))
-        if not first.task.declined or share < _SECOND_FROM or run.spending.remaining_s() < half_s:
+    def _second(self, first: _Reading) -> _Reading:
+        """Read the index that comes second where the first does not answer; what it says counts if that is sure."""
+        run, chosen = first.run, first.run.decision.index
+        share, name = max(((p, other) for other, p in chosen.scores.items() if other != chosen.name), default=(0.0, ""))
+        is_late = run.spending.remaining_s() < self.limit_s(run.question.budget) / 2
+        if not first.task.declined or share < _SECOND_FROM or is_late:
             return first
         again, reason = copy(run), f"{chosen.name} has no answer; {chosen.reason}"
         second = replace(chosen, name=name, names=(name,), confidence=share, margin=0.0, abstained=False, reason=reason)
         with suppress(errors.AgenticRetrieverError):  # where it cannot be asked, the first has the last word
             self._decide(again, second, run.decision.versions)
-            reading = self._read(again, self._retrieve(again), control)
+            reading = self._read(again, self._retrieve(again), first.task.limits.control)
             if reading.task.sure >= _SURE:
                 return reading
         return first
@@ -737,7 +735,7 @@ class Pipeline:
 
     # -- Written
 
-    def _read(self, run: _Run, retrieval: schema.Retrieval, control: StreamControl | None) -> _Reading:
+    def _read(self, run: _Run, retrieval: schema.Retrieval, control: StreamControl | None = None) -> _Reading:
         """Read what was found, and see whether it answers."""
         with run.spending.step("synthesis"):
             task = self.synthesizer.read(

@@ -773,24 +773,25 @@ def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
     if c.text.startswith("|"):
         return True
     shows, asks = satisfaction(question.kinds, c.text, question.text), question.kinds & _patterns("shows").keys()
-    says = shows >= 1 or (coverage(weights, c.terms) >= _MOST_OF_ALL and (shows > 0 or not asks))
+    more = shows > 0 or not (asks or c.terms <= weights.keys())  # than the question says
+    says = shows >= 1 or (more and coverage(weights, c.terms) >= _MOST_OF_ALL)
     return says and dominant_script(c.text) not in _CLAUSE_SCRIPTS
 
 
 def _items_of(found: Found, i: int) -> list[int]:
-    """The items of a list that a sentence announces: "Excluded are:" says nothing alone."""
-    if not found[i].text.endswith((":", "：")):
+    """The items of a list that a sentence announces, or a short paragraph: "Excluded are:" says nothing alone."""
+    if not found[i].text.endswith((":", "：")) or not _adjoins(found, i):
         return []
-    if _adjoins(found, i) and not found[i + 1].item and found[i + 1].width <= _MAX_LEANT_ON:
-        return [i + 1]
-    items, room = list[int](), _MAX_LIST_CHARS
+    items, listed = list[int](), bool(found[i + 1].item)
+    room = _MAX_LIST_CHARS if listed else _MAX_LEANT_ON
     for j in takewhile(lambda j: _adjoins(found, j - 1), range(i + 1, len(found))):
-        if items and not found[j].item and "\n" not in found[j].passage.text[found[j - 1].end : found[j].start]:
-            continue  # an item that goes on
-        room -= found[j].end - found[j].start
-        if found[j].item in {"", found[i].item} or room < 0:
-            break
-        items.append(j)
+        gap = found[j].passage.text[found[j - 1].end : found[j].start]
+        goes_on = items and not found[j].item and ("\n" if listed else "\n\n") not in gap
+        if not (listed and goes_on):  # of an item that goes on, what it begins with
+            room -= found[j].end - found[j].start
+            if room < 0 or (found[j].item in {"", found[i].item} if listed else items and not goes_on):
+                break
+            items.append(j)
     return items
 
 

@@ -283,6 +283,7 @@ def test_classifiers_abstain_and_a_lone_index_is_doubted_too(workshop, classifie
     selection = kind(index_margin=1.0).classify(query, [workshop, other], query_vector=far_vector(workshop))
     assert selection.abstained
     assert selection.names == (selection.name,) == ("workshop",)
+    assert "searched too" not in selection.reason
     assert "about it only with probability" in selection.reason
     assert selection.evidence["workshop"]["scope"] < 0.15
     never = kind(abstain_below=0).classify(query, [workshop, other], query_vector=far_vector(workshop))

@@ -55,6 +55,16 @@ def test_questions_for_a_number_are_seen(query, asks):
     assert bool(Question.of(query, Tokenizer()).kinds & NUMERIC) is asks
 
 
+@pytest.mark.parametrize("query", [
+    "How old may a circuit be with standard settings?", "How are dates written unless told otherwise?",
+    "Wie groß ist der Puffer in der Werkseinstellung?", "Quelle taille a-t-il, sauf indication contraire ?",
+    "Si no elijo ninguna, ¿qué versión construye?", "Quanto è grande con le impostazioni di fabbrica?",
+    "Qual é o tamanho com as definições de fábrica?", "Hoe groot is het in de fabrieksinstelling?",
+])  # fmt: skip
+def test_questions_for_what_holds_by_default_are_seen(query):
+    assert "default" in Question.of(query, Tokenizer()).kinds
+
+
 def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
     refers = make_node("Before that it checks the archives (see Section 6.1, “How many releases are there?”).")
     holds = make_node("There are three of them at any time: stable, testing and unstable.", doc_id="other")
@@ -300,6 +310,9 @@ def test_a_list_follows_the_sentence_that_announces_it():
     text = "Ways to paint it are:\n\n- The red one. It is old.\n\n- The blue one. It is new.\n\nRain. It falls."
     found = extract("Which ways to paint it are there?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "Ways to paint it are: [1] The red one. [1] The blue one. [2]"
+    text = "Translations came for these languages:\n\nGeorgian, by Ann.\nDutch, by Bo.\n\nRain. It falls."
+    found = extract("For which languages did translations come?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "Translations came for these languages: [1] Georgian, by Ann. [1] Dutch, by Bo. [1]"
 
 
 LOG = (
@@ -331,6 +344,9 @@ def test_a_sentence_that_only_repeats_the_question_is_quoted_with_what_follows()
     text = "WinBoard does not run on Windows 3.1 because threads are missing. It is for those who play.\n\nIt rains."
     found = extract("Why does WinBoard not run on Windows 3.1?", [make_node(text, start=0)], max_sentences=1)
     assert found.text == "WinBoard does not run on Windows 3.1 because threads are missing. [1]"
+    text = "Algorithm used to compress the log. The algorithm is zlib or zstd.\n\nIt rains."
+    found = extract("Which algorithm is used to compress the log?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text == "Algorithm used to compress the log. [1] The algorithm is zlib or zstd. [1]"
 
 
 def test_a_paragraph_that_ends_with_a_question_heads_its_answer():
@@ -493,7 +509,9 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     [
         ("What is the meal allowance in Gdansk?", 1), ("What is the allowance of form NS-9?", 2),
         ("What is the allowance of E-9?", 1), ("What does a meal cost?", 2), ("How much do we pay for form NS-1?", 2),
-        ("What is the meal allowance?", 0), ("Was ist die Allowance für Gdansk?", 0),
+        ("What is the meal allowance of version 4.7?", 1), ("What is the meal allowance with --board?", 1),
+        ("What is the meal allowance in meal_plan?", 1), ("What is the meal allowance?", 0),
+        ("Was ist die Allowance für Gdansk?", 0),
     ],
 )  # fmt: skip
 def test_names_prices_and_numbers_of_a_series_that_are_nowhere_speak_against_an_answer(nearness, query, least):
