@@ -35,8 +35,9 @@ AS_NEAR: Final = 4.0  # how far beyond a passage counts as standing that has all
 _LANGUAGE_CHARS: Final = 600
 _WORDS: Final = re.compile(r"[^\W_][\w'’.-]*\w|[^\W_]")
 _KEY: Final = re.compile(r"(?<![\d.,])\d{3,}(?![\d.,])")  # by which a row of a table is asked for, such as a year
-# An option, a name with an underscore, a version.
-_CODE: Final = re.compile(r"(?<=-)-[^\W\d_][\w-]+|\w+_\w+|\b(?:vers|rele|верс|[A-Z])\w+ v?(?P<version>\d+(?:\.\d+)+)")
+_CODE: Final = re.compile(  # an option, a name with an underscore, a version that is no date
+    r"(?<=[^\w-]-)-\w[\w-]+|\w+_\w+|\b(?:vers|rele|верс|[A-Z])\w+ v?(?!\d+\.\d+\.\d{4})(?P<version>\d+(?:\.\d+)+)"
+)
 _SERIES: Final = 3
 _CAPITAL_NOUNS: Final = frozenset({"de", "lb"})
 _CAPITALS: Final = 0.5  # where more words than this have one, as in German or in titles, capitals tell no names

@@ -511,6 +511,7 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
         ("What is the allowance of E-9?", 1), ("What does a meal cost?", 2), ("How much do we pay for form NS-1?", 2),
         ("What is the meal allowance of version 4.7?", 1), ("What is the meal allowance with --board?", 1),
         ("What is the meal allowance in meal_plan?", 1), ("What is the meal allowance?", 0),
+        ("What is the meal allowance--daily, version 1.5.2024?", 0),
         ("Was ist die Allowance für Gdansk?", 0),
     ],
 )  # fmt: skip
