@@ -49,6 +49,9 @@ from agentic_retriever.text.numbers import numbers_in
         ("いつですか", True), ("なぜですか", False), ("为什么", False),
         ("What happens when it ends?", False), ("It ended when?", True), ("¿Qué pasa cuando acaba?", False),
         ("Que se passe-t-il quand il finit ?", False), ("Ab welcher Kernelversion geht das?", True),
+        ("What frequency has it?", True), ("À partir de quelle tension ?", True), ("Welcher Druck ist es?", True),
+        ("Welchen Ausdruck nutzt es?", False), ("¿Qué voltaje soporta?", True), ("Quale frequenza ha?", True),
+        ("Qual é a tensão?", True), ("Welke spanning heeft het?", True), ("Какое давление?", True),
     ],
 )  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
