@@ -394,22 +394,6 @@ class Pipeline:
             if held:
                 self._turns.release()
 
-    def _second(self, first: _Reading) -> _Reading:
-        """Read the index that comes second where the first does not answer; what it says counts if that is sure."""
-        run, chosen = first.run, first.run.decision.index
-        share, name = max(((p, other) for other, p in chosen.scores.items() if other != chosen.name), default=(0.0, ""))
-        is_late = run.spending.remaining_s() < self.limit_s(run.question.budget) / 2
-        if not first.task.declined or share < _SECOND_FROM or is_late:
-            return first
-        again, reason = copy(run), f"{chosen.name} has no answer; {chosen.reason}"
-        second = replace(chosen, name=name, names=(name,), confidence=share, margin=0.0, abstained=False, reason=reason)
-        with suppress(errors.AgenticRetrieverError):  # where it cannot be asked, the first has the last word
-            self._decide(again, second, run.decision.versions)
-            reading = self._read(again, self._retrieve(again), first.task.limits.control)
-            if reading.task.sure >= _SURE:
-                return reading
-        return first
-
     # -- Routed
 
     def _route(self, run: _Run) -> schema.RouteDecision:
@@ -748,6 +732,22 @@ class Pipeline:
                 index_of=run.origin,
             )
         return _Reading(run, retrieval, task)
+
+    def _second(self, first: _Reading) -> _Reading:
+        """Read the index that comes second where the first does not answer; what it says counts if that is sure."""
+        run, chosen = first.run, first.run.decision.index
+        share, name = max(((p, other) for other, p in chosen.scores.items() if other != chosen.name), default=(0.0, ""))
+        is_late = run.spending.remaining_s() < self.limit_s(run.question.budget) / 2
+        if not first.task.declined or share < _SECOND_FROM or is_late:
+            return first
+        again, reason = copy(run), f"{chosen.name} has no answer; {chosen.reason}"
+        second = replace(chosen, name=name, names=(name,), confidence=share, margin=0.0, abstained=False, reason=reason)
+        with suppress(errors.AgenticRetrieverError):  # where it cannot be asked, the first has the last word
+            self._decide(again, second, run.decision.versions)
+            reading = self._read(again, self._retrieve(again), first.task.limits.control)
+            if reading.task.sure >= _SURE:
+                return reading
+        return first
 
     def _write(self, reading: _Reading, *, in_pieces: bool = False) -> Generator[str, None, schema.Answer]:
         """Answer, piece by piece or at once; never raises for want of a model."""
