@@ -234,7 +234,7 @@ def _odf_cells(row: Any) -> list[str | None]:  # noqa: ANN401 - lxml comes witho
 
 def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
     archive = _opened(data, max_bytes)
-    if "META-INF/rights.xml" in archive.namelist():
+    if any(name.endswith("META-INF/rights.xml") for name in archive.namelist()):
         raise SourceError("is protected against copying, so it cannot be read")
     first = next((name for name in archive.namelist() if name.endswith(_CONTAINER)), _CONTAINER)  # or in a folder
     found = _parsed(archive.read(first)).find(f".//{_NAMESPACED}rootfile")

@@ -745,7 +745,7 @@ class Pipeline:
         with suppress(errors.AgenticRetrieverError):  # where it cannot be asked, the first has the last word
             self._decide(again, second, run.decision.versions)
             reading = self._read(again, self._retrieve(again), first.task.limits.control)
-            if reading.task.sure >= _SURE:
+            if not reading.task.declined and reading.task.extract_confidence.score >= _SURE:
                 return reading
         return first
 

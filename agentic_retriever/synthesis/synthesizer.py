@@ -18,12 +18,12 @@ from agentic_retriever.llm import calls
 from agentic_retriever.llm.client import MAX_ANSWER_TOKENS
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt
 from agentic_retriever.llm.replies import OPEN_TAG, SpokenText, without_thoughts
-from agentic_retriever.schema import Citation, Complexity, Confidence, Degradation, Tier, Usage
+from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, Usage
 from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import quoted_checks, read_markers
 from agentic_retriever.synthesis.confidence import default_models, supported_share
-from agentic_retriever.synthesis.evidence import figures_of
+from agentic_retriever.synthesis.evidence import Figures, figures_of
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.text.language_files import section
@@ -301,15 +301,12 @@ class Task:
     complexity: Complexity
     answered: float  # The probability that the nodes have an answer
     declined: bool
+    extract_confidence: Confidence
 
-    @property
-    def sure(self) -> float:
-        """The confidence in the extract."""
-        return 0.0 if self.declined else self.confidence(self.extraction.citations, self.extraction.support).score
 
-    def confidence(self, cited: Sequence[Citation], support: float) -> Confidence:
-        models, figures = default_models(), figures_of(self.query, self.passages, cited, self.evidence)
-        return Confidence.of(supported_share(models.right.probability(figures), support), high_from=models.high_from)
+def _confidence(figures: Figures, support: float) -> Confidence:
+    models = default_models()
+    return Confidence.of(supported_share(models.right.probability(figures), support), high_from=models.high_from)
 
 
 class Synthesizer:
@@ -363,6 +360,7 @@ class Synthesizer:
             complexity=complexity,
             answered=score,
             declined=not extraction.text or (score < self._answered_from * doubtful and not evidence.looked_up),
+            extract_confidence=_confidence(figures, extraction.support),
         )
 
     def write(self, task: Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
@@ -436,7 +434,7 @@ def _extracted(task: Task, failure: Exception | None = None) -> context.Synthesi
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
-        confidence=task.confidence(found.citations, found.support),
+        confidence=task.extract_confidence,
         degraded=(*found.degraded, *((fallback,) if failure else ())),
         language=task.language,
         checks=quoted_checks(found.text, found.citations),
@@ -447,9 +445,10 @@ def _extracted(task: Task, failure: Exception | None = None) -> context.Synthesi
 def _answered(task: Task, answer: LLMAnswer) -> context.Synthesis:
     reply, cited = answer.reply, answer.cited
     has_text = cited is not None and bool(cited.text)
-    confidence = (
-        task.confidence(cited.citations, cited.support) if cited is not None and has_text else Confidence.of(0.0)
-    )
+    confidence = Confidence.of(0.0)
+    if cited is not None and has_text:
+        figures = figures_of(task.query, task.passages, cited.citations, task.evidence)
+        confidence = _confidence(figures, cited.support)
     if cited is None or (confidence.score < _DOUBTED and not any(check.supported for check in cited.checks)):
         checks = () if cited is None else cited.checks
         nothing = _nothing_found(task, confidence.score)
