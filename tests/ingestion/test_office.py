@@ -226,6 +226,7 @@ PROTECTED = zipped({"META-INF/rights.xml": "<x/>"})
     ("a.odt", opendocument("text", f"<text:p>{'x' * 2_000_000}</text:p>"), "unpacks to more than 1 MB"),
     ("a.ods", opendocument("spreadsheet", WIDE), "is larger than 1 MB"),
     ("a.epub", PROTECTED, "protected against copying"), ("a.csv", b"\x89PNG\0", "is binary"),
+    ("a.epub", zipped({"book/META-INF/rights.xml": "<x/>"}), "protected against copying"),
     ("a.csv", "x" * 140_000, "is no readable .csv file (Error)"), ("a.eml", "no mail", "no head of a mail"),
 ])  # fmt: skip
 def test_what_is_broken_locked_or_unpacks_to_too_much_is_reported(reason, name, content, said):
