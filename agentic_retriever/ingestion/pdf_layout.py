@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import groupby, pairwise
 from statistics import median
 from typing import Final, NamedTuple
@@ -210,7 +211,7 @@ def _columns(lines: list[_Line], depth: int = 0) -> list[list[_Line]]:
 
 def _gutter(lines: Sequence[_Line]) -> float | None:
     """Find the white stripe between two columns: few lines cross it, and on both sides most lines fill their column."""
-    starts = Counter(round(line.x0 / 3) for line in lines if not line.table)
+    starts = Counter(round(line.x0 / 3) for line in lines)
     best: tuple[int, float] | None = None
     for start, count in starts.items():
         x = 3 * start - 2.5
@@ -231,7 +232,8 @@ def _gutter(lines: Sequence[_Line]) -> float | None:
 def _in_rows(left: Sequence[_Line], right: Sequence[_Line]) -> bool:
     """Whether lines stand beside each other as the cells of a table do; those of two columns have their own heights."""
     heights = {round(line.y) for line in left}, {round(line.y) for line in right}
-    return 2 * len(heights[0] & heights[1]) > min(map(len, heights)) or min(map(len, heights)) < _UNEVEN_LINES
+    extents = (sum(2 * len(line.table) or 1 for line in side) for side in (left, right))
+    return 2 * len(heights[0] & heights[1]) > min(map(len, heights)) or min(extents) < _UNEVEN_LINES
 
 
 def _is_running(lines: Sequence[_Line]) -> bool:
@@ -247,7 +249,8 @@ def _ruled_tables(sheet: Sheet) -> tuple[list[_Line], list[Word]]:
     tables: list[_Line] = []
     words = sheet.words
     for across, down in _grids(sheet.across, sheet.down):
-        xs, ys = _places(one.at for one in down), _places(one.at for one in across)
+        ends, more = _undrawn(across, down)
+        xs, ys = _places([*(one.at for one in down), *ends]), _places([*(one.at for one in across), *more])
         if len(xs) < 3 or len(ys) < 3:
             continue
         inside = [word for word in words if xs[0] < word.middle[0] < xs[-1] and ys[0] - 2 < word.middle[1] < ys[-1] + 2]
@@ -282,6 +285,14 @@ def _meet(across: Ruling, down: Ruling) -> bool:
     return across.start - 3 <= down.at <= across.end + 3 and down.start - 3 <= across.at <= down.end + 3
 
 
+def _undrawn(across: list[Ruling], down: list[Ruling]) -> list[tuple[float, ...]]:
+    """The frame that is not drawn of a table whose rows are parted by lines that begin and end alike: its sides."""
+    starts, ends = {round(one.start / 3) for one in across}, {round(one.end / 3) for one in across}
+    if len(across) < 3 or max(starts) - min(starts) > 1 or max(ends) - min(ends) > 1:
+        return [(), ()]
+    return [(min(one.start for one in lines), max(one.end for one in lines)) for lines in (across, down)]
+
+
 def _places(values: Iterable[float]) -> list[float]:
     places: list[float] = []
     for value in sorted(values):
@@ -305,7 +316,7 @@ def _cells(
             row -= 1
         found.setdefault((min(row, len(ys) - 2), min(column, len(xs) - 2)), []).append(word)
     rows = [
-        [" ".join(line.text for line in _lines(found.get((row, column), ()))) for column in range(len(xs) - 1)]
+        ["\n".join(line.text for line in _lines(found.get((row, column), ()))) for column in range(len(xs) - 1)]
         for row in range(len(ys) - 1)
     ]
     return [row for row in rows if any(row)]
@@ -363,7 +374,7 @@ def _aligned(run: Sequence[Sequence[_Line]]) -> _Line | None:
             at = next(at for at, (_, end) in enumerate(columns) if line.x0 <= end)
             cells[at] = f"{cells[at]} {line.text}".strip()
         if rows and len(row) == 1 and not cells[0]:
-            rows[-1] = [f"{above} {cell}".strip() for above, cell in zip(rows[-1], cells, strict=True)]
+            rows[-1] = [f"{above}\n{cell}".strip() for above, cell in zip(rows[-1], cells, strict=True)]
         else:
             rows.append(cells)
     shared = sum(sum(map(bool, row)) > 1 for row in rows)
@@ -633,6 +644,7 @@ def _style(block: _Block) -> tuple[float, bool, int]:
 
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_OPTION = re.compile(r"-{1,2}[a-z]")
 _MARKUP = re.compile(r"^(?=#{1,6}[ \t]|\||```|~~~)", re.MULTILINE)
 
 
@@ -671,22 +683,23 @@ class _Writer:
 
     def _append(self, glue: str, text: str) -> None:
         if glue == " ":
-            glue = self._glue(self._parts[-1], text)
+            above = self._parts.pop()
+            self._length -= len(above)
+            glue = self._joined(above, text).removesuffix(text)
         self._parts += [glue, text]
         self._length += len(glue) + len(text)
 
-    def _glue(self, above: str, text: str) -> str:
-        """Choose what stands between two lines of a paragraph, and take the hyphen of a broken word away."""
+    def _joined(self, above: str, text: str) -> str:
+        """Two lines of a paragraph or cell as one, without the hyphen of a broken word."""
         head = _WORD.match(text)
         tail = next(iter(_WORD.findall(above[:-1][-80:])[-1:]), "")
         if above[-1:] in {"-", "\u00ad", "\u2010"} and above[-2:-1].isalnum() and text[:1].isalnum():
             whole = tail.casefold(), head[0].casefold() if head else ""
-            if above[-1] == "\u00ad" or (head and head[0][0].islower() and tail and not self._keeps(*whole)):
-                self._parts[-1] = above[:-1]
-                self._length -= 1
-            return ""
-        unspaced = above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])
-        return "" if unspaced else " "
+            goes_on = head and head[0][0].islower() and tail and not _OPTION.match(above.rsplit(maxsplit=1)[-1])
+            broken = above[-1] == "\u00ad" or (goes_on and not self._keeps(*whole))
+            return (above[:-1] if broken else above) + text
+        unspaced = (above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])) or text.startswith("//")
+        return above + ("" if unspaced else " ") + text
 
     def _keeps(self, tail: str, head: str) -> bool:
         """Tell a compound that broke at its hyphen from a word that got one."""
@@ -698,9 +711,10 @@ class _Writer:
         """What stands before a block, and its lines."""
         glue = "\n\n" if before else ""
         if block.kind == "table":
-            rows = block.rows
+            rows = [[reduce(self._joined, cell.split("\n")) for cell in row] for row in block.rows]
             if before and before.kind == "table" and block.fresh and len(before.rows[0]) == len(rows[0]):
-                return "\n", [("", markdown_table(rows[1:] if rows[0] == before.rows[0] else rows, headed=False))]
+                rows = rows[block.rows[0] == before.rows[0] :]
+                return "\n", [("", markdown_table(rows, headed=False))]
             return glue, [("", markdown_table(rows))]
         if block.kind == "code":
             return glue, [

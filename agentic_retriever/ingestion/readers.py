@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -33,11 +33,12 @@ _Item = documents.SourceDocument | documents.SkippedSource
 # Markdown, plain text and HTML
 
 _TOP_HEADING_WITHIN = 20_000
+_EMBEDDED_TABLE = re.compile(r"(?ims)^(```|~~~).*?(?:^\1|\Z)|<table\b(?:(?!<table\b).)*?</table>")
 
 
 def _read_markdown(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     """Read a Markdown file; its front matter becomes metadata and stays in the text, where offsets count it."""
-    text = _decoded(file)
+    text = _EMBEDDED_TABLE.sub(_markdown_of, _decoded(file))
     front = documents.parse_front_matter(text)
     metadata, body_start = (documents.flat_metadata(front.values, doc_id=file.doc_id), front.end) if front else ({}, 0)
     if not text[body_start:].strip():
@@ -48,6 +49,13 @@ def _read_markdown(file: documents.SourceFile) -> Iterator[documents.SourceDocum
         found = (block.heading for block in blocks if block.heading is not None)
         given = next((head.title for head in found if head.origin == "markdown" and head.level == 1), "")
     yield replace(file.document(text, kind="md", title=str(given)), metadata=metadata)
+
+
+def _markdown_of(found: re.Match[str]) -> str:
+    """A table that is written as HTML in Markdown; code stays, and so does a table without text."""
+    with suppress(SourceError):
+        return found[0] if found[1] else f"\n\n{html_to_text(found[0].encode())[1]}\n\n"
+    return found[0]
 
 
 def _decoded(file: documents.SourceFile) -> str:
@@ -198,8 +206,9 @@ _CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40
 _O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
 _NAME = r"`{0,2}-{1,2}\w(?:(?!  )[^\n]){0,70}"
 _WORD = r"[$/.~]{0,2}[^\W\d_][\w./-]{1,60}(?<!\.)"
+_DEFINED = r"(?!\d+[.)])(?=(?:\S+ ){0,4}\S+\n)[^\s#•*+-][^\n]{0,55}(?<![.:;,{(_\\])(?=\n(?P=indent) {3,}\S)"
 _OPTION = re.compile(  # in lines of its own, or of a manual page that says behind it what it does
-    rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|{_WORD}(?=\n))"
+    rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|{_WORD}(?=\n)|{_DEFINED})"
     r"(?: {2,}(?=\S[^\n]*\n(?:\n|(?P=indent) ))|\n(?P=indent) +(?=\S))",
     re.MULTILINE,
 )
@@ -355,6 +364,33 @@ _RELEASE = re.compile(  # the heading of one in a change log
 )
 
 
+_LISTED = 3  # lines of a list
+_PARAGRAPH = re.compile(r"(?:^[ \t]*\S.*\n?)+", re.MULTILINE)
+
+
+def _with_listed_headings(text: str) -> str:
+    """Make headings of paragraphs that a list further up holds, as of an FAQ its questions, and drop the list."""
+    paragraphs = [[line.strip() for line in found[0].splitlines()] for found in _PARAGRAPH.finditer(text)]
+    listed = dict[str, tuple[int, int]]()  # the list that a line is of, and its place there
+    heads, held = dict[int, int](), Counter[int]()
+    for number, lines in enumerate(paragraphs):
+        of, at = listed.get(lines[0], (-1, 0))
+        if len(lines) < _LISTED and of >= 0 and paragraphs[of][at : at + len(lines)] == lines:
+            heads[number] = of
+            held[of] += len(lines)
+        elif len(lines) >= _LISTED:
+            listed.update({line: (number, place) for place, line in enumerate(lines)})
+    lists = [number for number, lines in held.items() if lines > _MOSTLY * len(paragraphs[number])]
+    numbers = count()
+
+    def written(found: re.Match[str]) -> str:
+        of = heads.get(number := next(numbers))
+        title = " ".join(paragraphs[number]).lstrip("# ")
+        return "" if number in lists else f"{'##' if of == lists[0] else '###'} {title}\n" if of in lists else found[0]
+
+    return _PARAGRAPH.sub(written, text) if lists else text
+
+
 def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     text, styles = _COMMENT.sub(r"\\", _reflowed(_decoded(file))), dict[tuple[str, bool], int]()
     if re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE):  # as it tells its editor
@@ -362,7 +398,7 @@ def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     elif len(re.findall(r"^\*\* ", text, re.MULTILINE)) >= _REPEATED:  # one that does not
         text = re.sub(r"^\*(?= .*\n\s*\*\* )", "#", text, flags=re.MULTILINE)
         text = re.sub(r"^\*\*+(?= )", "-", text, flags=re.MULTILINE)
-    text = _FILLED.sub(r"## \1", text)
+    text = _FILLED.sub(r"## \1", _with_listed_headings(text))
     text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles) if _IS_TITLE(found["title"]) else found[0], text)
     text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
     yield file.document(text, kind="txt")

@@ -23,7 +23,7 @@ from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import any_listed, listed, section
 from agentic_retriever.text.numbers import numbers_in
-from agentic_retriever.text.references import without_titles
+from agentic_retriever.text.references import any_of, without_titles
 from agentic_retriever.text.scripts import Script, dominant_script
 from agentic_retriever.text.tokens import without_asking
 
@@ -55,6 +55,9 @@ _ENUMERATION: Final = re.compile(rf"^\s*(?:[-*•]\s*)?\(?(?:\d{{1,3}}[.)]|(?:\d
 _EMPHASIS: Final = re.compile(r"[*_`]+")
 _NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
 _JOINTS: Final = any_listed("answers", "joints")
+_LABELS: Final = re.compile(rf"\b(?:{any_of('labels')})(?!\w)", re.IGNORECASE)
+# "Table 4.2"
+_LABEL: Final = re.compile(rf"{_LABELS.pattern}\s+(?:\d+|(?-i:[A-Z])\b)(?:[.-]\d+)*(?!\w)\W*", re.IGNORECASE)
 # What a sentence begins with that points back, such as "This" or "Dicho".
 _LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
 
@@ -99,6 +102,7 @@ def coverage(weights: Weights, terms: Collection[str]) -> float:
 
 def satisfaction(kinds: AbstractSet[str], text: str, query: str) -> float:
     body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
+    body = body if _LABELS.search(query) else _LABEL.sub(" ", body)
     counts = "count" in kinds and (counted := _counted(query)) is not None and counted.search(body) is not None
     defaults = DEFAULT in kinds and _patterns("shows")[DEFAULT].search(body) is not None
     shown = (_has(kind, body, query) for kind in kinds - {DEFAULT} if kind in _patterns("shows"))
@@ -181,6 +185,7 @@ _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.5, Complexity.COMPLEX: 0.3}
 _NEAR_SLACK: Final = 0.05  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
 _BLIND_SUPPORT: Final = 0.2
+_FIGURELESS_SUPPORT: Final = 0.8
 # Documents that have nearly all that the best one has of the question are listed if there are so many.
 _MANY_DOCUMENTS: Final = 3
 _AS_GOOD: Final = 0.9
@@ -232,10 +237,12 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
+        figures, quotes = question.kinds & NUMERIC, [citation.quote for citation in citations]
+        figureless = figures and all(satisfaction(figures, quote, query) < 1 for quote in quotes)
         return Extraction(
             text=text,
             citations=citations,
-            support=_BLIND_SUPPORT if blind else 1.0,
+            support=_BLIND_SUPPORT if blind else _FIGURELESS_SUPPORT if figureless else 1.0,
             ranking=tuple(dict.fromkeys(found[int(i)].passage.number for i in np.argsort(-whole, kind="stable"))),
             degraded=degraded,
         )
@@ -426,7 +433,8 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             around=header_terms(passage.header_at(begin)).union(table, leant, *(words for _, words, _ in headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
-        found.append((candidate, not (level or is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS))))
+        says_little = is_head or _TABLE_RULE.fullmatch(piece) or _LABEL.fullmatch(piece) or piece.endswith(_ASKS)
+        found.append((candidate, not (level or says_little)))
         if level:
             section, heading = section + 1, piece
             place = end - len(_MARKS.sub("", piece)), end

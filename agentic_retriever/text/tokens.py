@@ -62,6 +62,7 @@ _SEPARATOR_RE: Final = re.compile("[-/._,@]")
 _SEPARATOR_SPLIT_RE: Final = re.compile("([-/._,@])")
 _LAST_PART_RE: Final = re.compile("[^-/._,@]+$")
 _NUMBER_RE: Final = re.compile("[0-9]+(?:[.,][0-9]+)+")
+_VERSION_RE: Final = re.compile("v([0-9]+(?:[.][0-9]+)+)")
 _THOUSANDS_RE: Final = re.compile("[0-9]{1,3}(?:,[0-9]{3})+(?:[.][0-9]+)?|[0-9]{1,3}(?:[.][0-9]{3})+(?:,[0-9]+)?")
 _MIXED_RE: Final = re.compile(r"([0-9]+)([^\W\d_]+)|([^\W\d_]+)([0-9]+)")
 _DIGIT_RE: Final = re.compile("[0-9]")
@@ -152,7 +153,8 @@ class WordRules:
             terms += [*self._simple(self._months[date[1].lstrip("0")][0]), date[2] or ""] if self._months else []
         if "-" in word and min(map(len, parts)) == 1 and word.replace("-", "").isalpha():  # e-mail, X-ray
             terms.append(self._stem(word.replace("-", "")))
-        return [*map(fold, _wholes(word)), *terms]
+        version = _VERSION_RE.fullmatch(word)  # v1.2.3 is also found as 1.2.3
+        return [*map(fold, _wholes(word)), *(_number(version[1]) if version else ()), *terms]
 
 
 def _iso_date(year: str, month: str | int, day: str) -> str:
@@ -212,7 +214,7 @@ def _stretches(word: str) -> list[str]:
     return found
 
 
-TOKENIZER_VERSION: Final = 3  # grows by one with every change of the rules that changes the terms of some text
+TOKENIZER_VERSION: Final = 4  # grows by one with every change of the rules that changes the terms of some text
 
 _TRIGRAM_CHARS: Final = character_class(Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR)
 _BIGRAM_CHARS: Final = character_class(Script.HAN, Script.KANA, Script.HANGUL)
