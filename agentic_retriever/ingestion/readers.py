@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
-from itertools import chain, count
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -145,10 +145,15 @@ def _rst_table(found: re.Match[str]) -> str:
 
     lines = statemachine.StringList(textwrap.dedent(found[0]).splitlines())
     parser = tableparser.GridTableParser() if lines[0][0] == "+" else tableparser.SimpleTableParser()
+    head: list[Any] = []
     try:
         _, head, body = parser.parse(lines)
-    except (DataError, IndexError):  # it looks beyond the end of lines that are too short
-        return found[0]
+    except (DataError, IndexError, AssertionError):  # of lines that are too short, or rules that do not meet
+        groups = (list(group) for is_rule, group in groupby(lines, lambda line: not line.strip("+-= ")) if not is_rule)
+        parted = [[line.strip().removeprefix("|").removesuffix("|").split("|") for line in group] for group in groups]
+        if len(sizes := {len(parts) for group in parted for parts in group}) != 1 or 1 in sizes:
+            return found[0]
+        body = [[(0, 0, 0, [*cell]) for cell in zip(*group, strict=True)] for group in parted]
     rows = [[" ".join(" ".join(cell[3]).split()) if cell else "" for cell in row] for row in [*head, *body]]
     return f"{documents.markdown_table(rows)}\n"
 

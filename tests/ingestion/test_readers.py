@@ -279,6 +279,13 @@ def test_tables_of_restructured_text_become_those_of_markdown(read_one, drawn):
     assert read_one("a.rst", f"Of bolts.\n{drawn}\nEnd.").text == f"Of bolts.\n\n{text}\n\nEnd."
 
 
+@pytest.mark.parametrize("row", ["| M8   | slow and  |", "| M8   | slow and  "])
+def test_a_table_with_a_row_that_ends_elsewhere_has_its_rows_all_the_same(read_one, row):
+    drawn = GRID.replace("| M8   | slow and |", row).replace("a|b", "a/b")
+    rows = read_one("a.rst", f"Of bolts.\n{drawn}").text.split("\n\n")[1].splitlines()
+    assert rows == ["| Size | Speed |", "| --- | --- |", "| M8 | slow and safe |", "| both | a/b |"]
+
+
 def test_what_is_no_table_of_restructured_text_is_left_as_it_is(read_one):
     for text in ("+--+\n| x\n| y +\n", "== ==\n a b\n== ==\nc", "+-+-+\n| a b|\n+-+\n", "==== ====\nName Of\n"):
         assert read_one("a.rst", f"Text.\n\n{text}").text == f"Text.\n\n{text}"
