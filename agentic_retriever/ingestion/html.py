@@ -47,6 +47,8 @@ def html_to_text(data: bytes) -> tuple[str, str]:
             else:
                 kept.append(child)
     terms = _drop_furniture(kept)
+    if sum(tag.name in _HEADINGS for tag in kept) < _MIN_ENTRIES:
+        _mark_headings(kept)
     headings = soup.find_all("h1", limit=2)
     candidates = [*headings[: len(headings) == 1], *candidates]
     titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
@@ -92,6 +94,16 @@ def _drop_furniture(tags: Sequence[Tag]) -> frozenset[int]:
     closed = {id(tag) for tag in outer if _ends_section(tag)}
     terms = (tag for tag in tags if tag.name == "dt" and extents[id(tag)].chars <= _MAX_TERM)
     return frozenset(id(tag) for tag in terms if id(tag.parent) in closed)
+
+
+def _mark_headings(tags: Sequence[Tag]) -> None:
+    """Make headings of the legends and bold paragraphs of a page that has hardly any other heading."""
+    for tag in tags:
+        if tag.name == "legend" or (tag.name == "p" and tag.parent is not None and tag.parent.name not in {"td", "li"}):
+            said = [one for one in tag.strings if one.strip()]
+            short = 0 < sum(map(len, said)) <= _MAX_TERM and not said[-1].rstrip().endswith((".", ":", ","))
+            if short and (tag.name == "legend" or all(one.find_parent(["b", "strong"]) for one in said)):
+                tag.name = "h3"
 
 
 def _ends_section(tag: Tag | None) -> bool:

@@ -362,9 +362,11 @@ _COMMENT = re.compile(r"^(?=(#+)[ \t])(?:(?<=[^\n]\n)|(?=.*\n\1[ \t\n]))", re.MU
 _FILLED = re.compile(  # a heading with a rule to the end of its line
     r"(?<![^\n]\n)^(?:[=*#~-]{3,}[ \t]+)?([^\W_][^\n]{1,70}?)[ \t]+([=*#~-])\2{3,}[ \t]*$", re.MULTILINE
 )
-_RELEASE = re.compile(  # the heading of one in a change log
+_CENTRED = re.compile(r"(?m)(?<=\n\n)^ {8,}(?![a-z\d ])((?:[^\W_]|[ &,()-](?! )){3,60})\n(?=[ \t]*\n {0,4}\S)")
+_RELEASE = re.compile(  # the heading of one, or of a day, in a change log
     r"(?<![^\n]\n)^(?:(?:[^\W\d]\S* ){1,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?"
-    r"|v?\d+(?:\.\w+)+(?:[ ,].{0,30}\d{4}.{0,9})?):?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
+    r"|v?\d+(?:\.\w+)+(?:[ ,].{0,30}\d{4}.{0,9})?|- (?i:version|release) v?\d.{0,40}|\S+ \(\S+\) .{1,60}; urgency=\S+"
+    r"|\d{4}-\d\d-\d\d[ \t]+\S.{0,60}<.{3,60}>):?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
     re.MULTILINE,
 )
 
@@ -406,6 +408,8 @@ def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     text = _FILLED.sub(r"## \1", _with_listed_headings(text))
     text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles) if _IS_TITLE(found["title"]) else found[0], text)
     text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
+    if len(_CENTRED.findall(text)) >= _REPEATED and not re.search("^#", text, re.MULTILINE):
+        text = _CENTRED.sub(r"## \1\n", text)
     yield file.document(text, kind="txt")
 
 
