@@ -365,8 +365,9 @@ _FILLED = re.compile(  # a heading with a rule to the end of its line
 _CENTRED = re.compile(r"(?m)(?<=\n\n)^ {8,}(?![a-z\d ])((?:[^\W_]|[ &,()-](?! )){3,60})\n(?=[ \t]*\n {0,4}\S)")
 _RELEASE = re.compile(  # the heading of one, or of a day, in a change log
     r"(?<![^\n]\n)^(?:(?:[^\W\d]\S* ){1,4}v?\d+\.\d[\w.-]*(?:[ ,].{0,40})?"
-    r"|v?\d+(?:\.\w+)+(?:[ ,].{0,30}\d{4}.{0,9})?|- (?i:version|release) v?\d.{0,40}|\S+ \(\S+\) .{1,60}; urgency=\S+"
-    r"|\d{4}-\d\d-\d\d[ \t]+\S.{0,60}<.{3,60}>):?(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
+    r"|v?\d+(?:\.\w+)+(?:[ ,].{0,30}\d{4}.{0,9})?|- (?i:version|release) v?\d[\w.-]*(?:[ ,(]+\d.{0,20})?[^\w\n]{0,4}"
+    r"|\S+ \(\S+\) .{1,60}; urgency=\S+|\d{4}-\d\d-\d\d[ \t]+\S.{0,60}<.{3,60}>):?"
+    r"(?=[ \t]*\n(?:[ \t]*\n)?(?:[ \t]+\S|[-*+•] ))",
     re.MULTILINE,
 )
 

@@ -248,6 +248,25 @@ def test_tables_become_rows_with_and_without_lines_around_them(read_one, borders
     ]  # fmt: skip
 
 
+def test_tables_with_lines_between_their_cells_alone_are_whole_and_read_by_columns(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at, side, step in ((10, "left", 18), (110, "right", 19)):
+        for row in range(10):
+            top = 30 + row * step + row // 5 * 20
+            paper.text(at + 1, top + 5, f"{side}-{row}")
+            paper.text(at + 31, top + 4, "prints the in-")
+            paper.text(at + 31, top + 8, "terval --not-")
+            paper.text(at + 31, top + 12, "ed at https:")
+            paper.text(at + 31, top + 16, "//a.example")
+            paper.rect(at + 30, top, 0, step)
+            if row % 5:
+                paper.rect(at, top, 80, 0)
+    rows = [line for line in read_one("a.pdf", paper.data).text.split("\n") if line.strip("|- ")]
+    cells = "prints the interval --not-ed at https://a.example"
+    assert rows == [f"| {side}-{row} | {cells} |" for side in ("left", "right") for row in range(10)]
+
+
 def test_text_that_goes_on_beyond_its_cell_is_not_glued_to_that_of_the_next(read_one):
     paper = Paper()
     paper.add_page()

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import textwrap
 import time
 from datetime import date
@@ -295,6 +296,62 @@ def test_what_is_no_table_of_restructured_text_is_left_as_it_is(read_one):
 def test_any_drawing_is_read(text):
     rows = _RST_TABLE.sub(_rst_table, text)
     assert rows.count("a") == text.count("a")
+
+
+FAQ = """Contents
+
+1. Why does it hang?
+2. It prints nothing, whatever
+I do.
+3. Who wrote it?
+
+1. Why does it hang?
+
+   It waits.
+
+2. It prints nothing, whatever
+   I do.
+
+   Is it on?
+
+3. Who wrote it?
+
+   Ada.
+"""
+
+
+def test_what_a_list_names_before_are_the_headings_of_a_text_and_the_list_goes(read_one):
+    heads = ["## 1. Why does it hang?", "## 2. It prints nothing, whatever I do.", "## 3. Who wrote it?"]
+    parts = re.split("\n\n+", read_one("a.txt", FAQ).text.strip())
+    assert parts == ["Contents", heads[0], "   It waits.", heads[1], "   Is it on?", heads[2], "   Ada."]
+    one_is_missing = FAQ.replace("\n2. It prints nothing, whatever\n   I do.\n", "")
+    assert read_one("a.txt", one_is_missing).text == one_is_missing
+
+
+@pytest.mark.parametrize(("text", "heads"), [
+    ("2014-06-02  Ada L  <ada@example.com>\n\n\t* A fix.\n\n", "## 2014-06-02  Ada L  <ada@example.com>"),
+    ("tlf (1.4.1-2) unstable; urgency=low\n\n  * A fix.\n\n -- Ada\n\n", "## tlf (1.4.1-2) unstable; urgency=low"),
+    ("- Version 4.9 **\n\n  * A fix.\n\n", "## - Version 4.9 **"),
+    ("\n             Rise and Set\n\nThe sun rises.\n", "## Rise and Set"),
+    ("\n             cvs update\n\nIt updates.\n", ""), ("- Version 4.9 is out\n- and so\n\n", ""),
+])  # fmt: skip
+def test_lines_that_head_an_entry_of_a_log_or_stand_in_the_middle_are_headings(read_one, text, heads):
+    found = re.findall("^#.*", read_one("a.txt", f"It began.\n\n{text}{text}{text}").text, re.MULTILINE)
+    assert found == 3 * [heads] if heads else not found
+
+
+def test_bold_paragraphs_and_legends_are_the_headings_of_a_page_without_others(read_one):
+    page = "<legend>Use</legend><p><b><u>Keys</u></b></p><b><font><p>Who?</p></font></b>"
+    page += "<p><b>Not</b> all</p><p><b>Stop.</b></p>"
+    assert read_one("a.html", page).text == "### Use\n\n### Keys\n\n### Who?\n\nNot all\n\nStop."
+    assert "### Keys" not in read_one("a.html", f"<h1>A</h1>{page}<h2>B</h2>{page}<h2>C</h2>").text
+
+
+def test_a_table_of_html_within_markdown_is_read_and_one_within_code_is_not(read_one):
+    table = "<table>\n<tr><th>Name</th><th>Default</th></tr>\n<tr><td>speed</td><td>1 &amp; up</td></tr>\n</table>"
+    rows = "| Name | Default |\n| --- | --- |\n| speed | 1 & up |"
+    text = read_one("a.md", f"Options:\n{table}\n```\n{table}\n```\n<table><img></table>\n").text
+    assert text == f"Options:\n\n\n{rows}\n\n\n```\n{table}\n```\n<table><img></table>\n"
 
 
 @pytest.mark.parametrize("suffix", [".md", ".txt", ".html", ".csv", ".rst", ".pod"])
