@@ -208,6 +208,12 @@ OPTIONS = """
        /etc/x.d
               Files.
 
+       size limit[k|M] | DNS=
+              Rotates.
+
+       This goes on over here and then there, of
+          which no word is a term.
+
        This  is -x
        as  well.
 """
@@ -216,6 +222,7 @@ OPTIONS = """
 def test_options_and_terms_head_what_is_said_of_them(read_one):
     manual = read_one("a.txt", "NAME\n" + PARAGRAPH * 12 + OPTIONS).text
     wanted = ["###### -q, --quiet", "###### -n NUMBER, --tries=NUMBER", "###### -x", "###### /etc/x.d"]
+    wanted += ["###### size limit[k|M] | DNS="]
     assert [line for line in manual.split("\n") if line.startswith("####")] == wanted
     assert "###### -x\n           Stops at\n              the first one." in manual
     listed = (
