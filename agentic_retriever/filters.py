@@ -80,6 +80,11 @@ def is_empty(filters: MetadataFilters | None) -> bool:
     return next(walk_clauses(filters), None) is None
 
 
+def filled_parts(group: MetadataFilters) -> list[MetadataFilter | MetadataFilters]:
+    """Return the parts of a group that restrict something, all but groups without any clause."""
+    return [part for part in group.filters if isinstance(part, MetadataFilter) or not is_empty(part)]
+
+
 def walk_clauses(filters: MetadataFilters | None) -> Iterator[MetadataFilter]:
     """Go through every clause, however nested, without recursion."""
     stack: list[tuple[object, int]] = [] if filters is None else [(filters, 1)]
@@ -191,9 +196,7 @@ def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
         return [operator.value, item.key, [json.loads(text) for text in sorted(values)]]
     condition = item.condition or FilterCondition.AND
     parts: dict[str, list[Any]] = {}
-    for child in item.filters:
-        if isinstance(child, MetadataFilters) and is_empty(child):
-            continue
+    for child in filled_parts(item):
         written = _canonical(child)
         inner = written[1] if written[0] == condition.value != FilterCondition.NOT.value else [written]
         parts.update((_write(part), part) for part in inner)
@@ -331,7 +334,7 @@ def node_fields(node: BaseNode) -> dict[str, object]:
 
 def _compiled(item: MetadataFilter | MetadataFilters) -> Predicate:
     if isinstance(item, MetadataFilters):
-        parts = [_compiled(child) for child in item.filters if isinstance(child, MetadataFilter) or not is_empty(child)]
+        parts = list(map(_compiled, filled_parts(item)))
         if item.condition is FilterCondition.OR:
             return lambda metadata: any(part(metadata) for part in parts)
         if item.condition is FilterCondition.NOT:

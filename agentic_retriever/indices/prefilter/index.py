@@ -30,6 +30,7 @@ from agentic_retriever.filters import (
     Scalar,
     as_boolean,
     check_filters,
+    filled_parts,
     is_empty,
     parse_moment,
     walk_clauses,
@@ -145,11 +146,7 @@ class Compiler:
         is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts. Negation is carried down to the clauses, since the negation of a matcher that
         # lets too many rows through would let too few through.
-        parts = [
-            self._part(child, negated=negated != is_not)
-            for child in item.filters
-            if isinstance(child, MetadataFilter) or not is_empty(child)
-        ]
+        parts = [self._part(child, negated=negated != is_not) for child in filled_parts(item)]
         return self._either(parts) if is_or != negated else self._both(parts)
 
     def _clause(self, clause: MetadataFilter) -> Matcher:
