@@ -48,13 +48,13 @@ MAX_VALUES: Final = 10_000
 MAX_KEY_LENGTH: Final = 256
 
 LIST_OPERATORS: Final = frozenset({FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL})
-_COMPARE: Final = {
+COMPARE: Final = {
     FilterOperator.GT: op.gt,
     FilterOperator.GTE: op.ge,
     FilterOperator.LT: op.lt,
     FilterOperator.LTE: op.le,
 }
-RANGE_OPERATORS: Final = frozenset(_COMPARE)
+RANGE_OPERATORS: Final = frozenset(COMPARE)
 TEXT_OPERATORS: Final = frozenset({FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE})
 
 
@@ -355,7 +355,7 @@ def _compiled(item: MetadataFilter | MetadataFilters) -> Predicate:
 def _test(clause: MetadataFilter) -> _Test:
     operator = clause.operator
     if operator in RANGE_OPERATORS:
-        return _range_test(_COMPARE[operator], cast("Scalar", clause.value))
+        return _range_test(COMPARE[operator], cast("Scalar", clause.value))
     if operator in TEXT_OPERATORS:
         fold = str.casefold if operator is FilterOperator.TEXT_MATCH_INSENSITIVE else str
         text = fold(str(clause.value))
