@@ -97,7 +97,6 @@ class _Page:
 
     def text(self) -> str:
         self._keep_lines("fi", [])
-        self._end()
         return "\n\n".join(self._written)
 
     # --- lines ---
@@ -216,7 +215,6 @@ class _Page:
 
     def _head(self, name: str, args: Sequence[str]) -> None:
         self._keep_lines("fi", [])
-        self._end()
         if self._tags:  # of which nothing is said
             self._words = [", ".join(self._tags)]
             self._tags.clear()
