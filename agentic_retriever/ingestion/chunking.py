@@ -428,13 +428,11 @@ class _Packer:
         return pieces if len(pieces) > 1 or pieces[0].depth > unit.depth else ()
 
     def _divide(self, unit: _Unit) -> Sequence[_Unit]:
-        if unit.depth == _BLOCK and unit.kind == "text":
+        if (unit.depth, unit.kind) in {(_BLOCK, "text"), (_SENTENCE, "list")}:
             spans = _sentence_spans(self._text, unit.start, unit.end)
         elif unit.depth == _BLOCK and unit.kind != "heading":
             lines = LINE.finditer(self._text, unit.start, unit.end)
             spans = [span for line in lines for span in _trimmed(self._text, *line.span())]
-        elif unit.depth == _SENTENCE and unit.kind == "list":
-            spans = _sentence_spans(self._text, unit.start, unit.end)
         else:
             cuts: list[_Unit] = []
             start = unit.start
