@@ -48,13 +48,13 @@ MAX_VALUES: Final = 10_000
 MAX_KEY_LENGTH: Final = 256
 
 LIST_OPERATORS: Final = frozenset({FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL})
-_COMPARE: Final = {
+COMPARE: Final = {
     FilterOperator.GT: op.gt,
     FilterOperator.GTE: op.ge,
     FilterOperator.LT: op.lt,
     FilterOperator.LTE: op.le,
 }
-RANGE_OPERATORS: Final = frozenset(_COMPARE)
+RANGE_OPERATORS: Final = frozenset(COMPARE)
 TEXT_OPERATORS: Final = frozenset({FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE})
 
 
@@ -78,6 +78,11 @@ def check_filters(filters: MetadataFilters | None, *, known_fields: Collection[s
 def is_empty(filters: MetadataFilters | None) -> bool:
     """Tell whether filters restrict nothing: ``None``, or groups without any clause."""
     return next(walk_clauses(filters), None) is None
+
+
+def filled_parts(group: MetadataFilters) -> list[MetadataFilter | MetadataFilters]:
+    """Return the parts of a group that restrict something, all but groups without any clause."""
+    return [part for part in group.filters if isinstance(part, MetadataFilter) or not is_empty(part)]
 
 
 def walk_clauses(filters: MetadataFilters | None) -> Iterator[MetadataFilter]:
@@ -191,9 +196,7 @@ def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
         return [operator.value, item.key, [json.loads(text) for text in sorted(values)]]
     condition = item.condition or FilterCondition.AND
     parts: dict[str, list[Any]] = {}
-    for child in item.filters:
-        if isinstance(child, MetadataFilters) and is_empty(child):
-            continue
+    for child in filled_parts(item):
         written = _canonical(child)
         inner = written[1] if written[0] == condition.value != FilterCondition.NOT.value else [written]
         parts.update((_write(part), part) for part in inner)
@@ -331,7 +334,7 @@ def node_fields(node: BaseNode) -> dict[str, object]:
 
 def _compiled(item: MetadataFilter | MetadataFilters) -> Predicate:
     if isinstance(item, MetadataFilters):
-        parts = [_compiled(child) for child in item.filters if isinstance(child, MetadataFilter) or not is_empty(child)]
+        parts = list(map(_compiled, filled_parts(item)))
         if item.condition is FilterCondition.OR:
             return lambda metadata: any(part(metadata) for part in parts)
         if item.condition is FilterCondition.NOT:
@@ -352,7 +355,7 @@ def _compiled(item: MetadataFilter | MetadataFilters) -> Predicate:
 def _test(clause: MetadataFilter) -> _Test:
     operator = clause.operator
     if operator in RANGE_OPERATORS:
-        return _range_test(_COMPARE[operator], cast("Scalar", clause.value))
+        return _range_test(COMPARE[operator], cast("Scalar", clause.value))
     if operator in TEXT_OPERATORS:
         fold = str.casefold if operator is FilterOperator.TEXT_MATCH_INSENSITIVE else str
         text = fold(str(clause.value))

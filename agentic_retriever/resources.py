@@ -326,7 +326,9 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> routing.S
     kind = config.selector
     if kind == "round_robin":
         return routing.RoundRobinSelector()
-    heuristic = heuristic_selector(config)
+    # What decides where no language model does; where hybrid search is calibrated, it starts from that.
+    calibrated = config.fusion == retrievers.Fusion.CALIBRATED.value
+    heuristic = routing.HeuristicSelector(routing.fused_weights() if calibrated else None)
     if kind == "heuristic":
         return heuristic
     if kind == "auto":
@@ -334,12 +336,6 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> routing.S
     if client is None:
         raise errors.ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
     return routing.LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
-
-
-def heuristic_selector(config: RouterConfig) -> routing.HeuristicSelector:
-    """Return what decides where no language model does; where hybrid search is calibrated, it starts from that."""
-    calibrated = config.fusion == retrievers.Fusion.CALIBRATED.value
-    return routing.HeuristicSelector(routing.fused_weights() if calibrated else None)
 
 
 def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer | None = None) -> Synthesizer:

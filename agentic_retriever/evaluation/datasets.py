@@ -447,7 +447,7 @@ def _span_folder(folder: Path) -> Dataset:
     queries: dict[str, LabelledQuery] = {}
     for line, record in _read_records(path, problems):
         text, doc_id = record.get("question"), record.get("doc")
-        start, end = (_whole(record.get(key)) for key in ("start", "end"))
+        start, end = (place if type(place) is int else None for place in map(record.get, ("start", "end")))
         if not isinstance(text, str) or not text.strip() or start is None or end is None or not 0 <= start < end:
             detail = "a question needs question, doc, and start below end, in characters of the document"
             problems.add(ProblemKind.MISSING_FIELD, path, detail, line=line)
@@ -468,10 +468,6 @@ def _span_folder(folder: Path) -> Dataset:
         name=name, path=folder, kind=DatasetKind.BEIR, documents=documents, queries=tuple(queries.values()),
         problems=problems.report(),
     )  # fmt: skip
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def finetune_dataset(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:

@@ -517,7 +517,7 @@ def _routing_measured(
         AgenticRouter(quiet, embedding=bench.embedding(), llm=llm) as router,
         _journal(bench, material_key(gathered, quiet.to_dict())) as journal,
     ):
-        found = measure_routing(gathered, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
+        found = measure_routing(gathered, router, Run(journal=journal, timer=bench.timer, watcher=bench.watcher))
         journal.remove()
     return found
 

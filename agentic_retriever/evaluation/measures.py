@@ -277,8 +277,7 @@ class Outcomes(Record):
         return self._mean("f1")
 
     def _mean(self, figure: str) -> float | None:
-        rows = self.by_label().values()
-        return float(np.mean([row[figure] for row in rows])) if rows else None
+        return mean([row[figure] for row in self.by_label().values()])
 
     def by_label(self) -> dict[str, dict[str, float]]:
         """Return count, precision, recall and F1 of every name that was ever right."""

@@ -1,9 +1,8 @@
 """Measuring both stages of routing and the judgment of complexity on labelled questions."""
 
 import hashlib
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,9 +12,8 @@ from agentic_retriever import __version__, routing
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import Asked, LabelledQuery, ProblemReport, Vector
-from agentic_retriever.evaluation.peers import Journal, Run
+from agentic_retriever.evaluation.peers import Run
 from agentic_retriever.indices import IndexProfile
-from agentic_retriever.indices.derived import SILENT, Watcher
 from agentic_retriever.resources import make_classifier, make_selector, measured
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
@@ -215,15 +213,8 @@ class RoutingBenchmark(Record):
     _repr_pretty_ = short_text
 
 
-def measure_routing(
-    material: RoutingMaterial,
-    router: AgenticRouter,
-    *,
-    journal: Journal | None = None,
-    timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher = SILENT,
-) -> RoutingBenchmark:
-    profiles, run = list(material.profiles.values()), Run(journal=journal or Journal(), timer=timer, watcher=watcher)
+def measure_routing(material: RoutingMaterial, router: AgenticRouter, run: Run) -> RoutingBenchmark:
+    profiles = list(material.profiles.values())
     check_queries(material.queries, profiles)
     contenders, left_out = stage_one_field(router, material)
     stage_one = {

@@ -186,14 +186,12 @@ class Indexer:
             if refused.kind == "unread":
                 raise IndexingError(refused.reason)
 
-    def replace_nodes(
-        self, entry: CatalogEntry, nodes: Sequence[TextNode], facts: Mapping[str, Any] | None = None
-    ) -> IngestReport:
+    def replace_nodes(self, entry: CatalogEntry, nodes: Sequence[TextNode], facts: Mapping[str, Any]) -> None:
         """Let a document have these nodes and its record these columns; what has a vector is not embedded."""
         self._pending.append((entry, list(nodes)))
-        self._facts[entry.doc_id] = dict(facts or {})
+        self._facts[entry.doc_id] = dict(facts)
         self._flush()
-        return self._finish()
+        self._finish()
 
     def _write(self, document: ingestion.SourceDocument, *, anew: bool = False) -> None:
         doc_id = document.doc_id

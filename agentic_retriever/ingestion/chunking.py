@@ -428,13 +428,11 @@ class _Packer:
         return pieces if len(pieces) > 1 or pieces[0].depth > unit.depth else ()
 
     def _divide(self, unit: _Unit) -> Sequence[_Unit]:
-        if unit.depth == _BLOCK and unit.kind == "text":
+        if (unit.depth, unit.kind) in {(_BLOCK, "text"), (_SENTENCE, "list")}:
             spans = _sentence_spans(self._text, unit.start, unit.end)
         elif unit.depth == _BLOCK and unit.kind != "heading":
             lines = LINE.finditer(self._text, unit.start, unit.end)
             spans = [span for line in lines for span in _trimmed(self._text, *line.span())]
-        elif unit.depth == _SENTENCE and unit.kind == "list":
-            spans = _sentence_spans(self._text, unit.start, unit.end)
         else:
             cuts: list[_Unit] = []
             start = unit.start
@@ -506,13 +504,11 @@ def take(text: str, start: int, end: int, limit: int) -> int:
 
     The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear.
     """
-    window = limit * 2
-    stop = min(end, start + window)
-    tokens = _encoding().encode_ordinary(text[start:stop])
-    while len(tokens) <= limit and stop < end and window < limit * 8:
-        window *= 2
+    for window in (2 * limit, 4 * limit, 8 * limit):
         stop = min(end, start + window)
         tokens = _encoding().encode_ordinary(text[start:stop])
+        if len(tokens) > limit or stop == end:
+            break
     if len(tokens) > limit:
         kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
         stop = start + max(1, len(kept.decode("utf-8", errors="ignore")))

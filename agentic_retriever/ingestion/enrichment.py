@@ -143,7 +143,8 @@ def _joined(first: Mapping[str, object], second: Mapping[str, object]) -> dict[s
 
 def _applied(patterns: SourcePatterns, head: str, body: str) -> dict[str, object]:
     kind = next((name for name, those in patterns.document_type.items() if any(_search(p, head) for p in those)), "")
-    found: dict[str, object] = {"document_type": kind, "document_number": _first(patterns.document_number, head)}
+    numbers = (text for pattern in patterns.document_number for text in _all(pattern, head))
+    found: dict[str, object] = {"document_type": kind, "document_number": next(filter(None, numbers), "")}
     for name in ("document_date", "valid_from", "valid_until"):
         dates = (iso_date(text) for pattern in getattr(patterns, name) for text in _all(pattern, head))
         found[name] = next(filter(None, dates), "")
@@ -161,10 +162,6 @@ def _search(pattern: str, text: str) -> re.Match[str] | None:
 def _all(pattern: str, text: str) -> Iterable[str]:
     for found in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE):
         yield " ".join((found[1] if found.re.groups and found[1] else found[0]).split())[:_MAX_CHARS]
-
-
-def _first(patterns: Sequence[str], text: str) -> str:
-    return next((value for pattern in patterns for value in _all(pattern, text) if value), "")
 
 
 def iso_date(text: str) -> str:

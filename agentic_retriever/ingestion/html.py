@@ -227,9 +227,7 @@ def _rows(table: Tag) -> str:
     caption = table.find("caption")
     lines = [" ".join(caption.get_text(" ").split()), ""] if isinstance(caption, Tag) else []
     rows = [row.find_all(["td", "th"]) for row in table.find_all("tr")]
-    texts = [[" ".join(cell.get_text(" ").split()).replace("|", "\\|") for cell in cells] for cells in rows]
-    written = [(f"| {' | '.join(cells)} |", tags) for cells, tags in zip(texts, rows, strict=True) if any(cells)]
-    lines += [line for line, _ in written]
-    if len(written) > 1 and (all(tag.name == "th" for tag in written[0][1]) or table.find("th") is None):
-        lines.insert(-len(written) + 1, f"|{' --- |' * len(written[0][1])}")
-    return "\n".join(lines).strip("\n")
+    texts = [[" ".join(cell.get_text(" ").split()) for cell in cells] for cells in rows]
+    kept = [(cells, tags) for cells, tags in zip(texts, rows, strict=True) if any(cells)]
+    headed = len(kept) > 1 and (all(tag.name == "th" for tag in kept[0][1]) or table.find("th") is None)
+    return "\n".join([*lines, documents.markdown_table([cells for cells, _ in kept], headed=headed)]).strip("\n")

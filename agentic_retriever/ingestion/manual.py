@@ -78,7 +78,7 @@ class _Page:
         self._lists: list[str] = []
         self._requests: dict[str, Callable[[str, list[str]], object]] = {
             **dict.fromkeys(_BREAKS, lambda *_: self._end()),
-            "br": lambda *_: self._break(),
+            "br": lambda *_: self._words.append("\n") if self._words else None,
             **dict.fromkeys(_FONTS, lambda _, args: self._say(" ".join(args)) if args else None),
             **dict.fromkeys(_MIXED, lambda _, args: self._say("".join(args))),
             **dict.fromkeys(_SILENT, lambda *_: None),
@@ -97,7 +97,6 @@ class _Page:
 
     def text(self) -> str:
         self._keep_lines("fi", [])
-        self._end()
         return "\n\n".join(self._written)
 
     # --- lines ---
@@ -184,10 +183,6 @@ class _Page:
             said, self._words = _joined(self._words), []
             self._written.append(self._begin_item() + said)
 
-    def _break(self) -> None:
-        if self._words:
-            self._words.append("\n")
-
     def _begin_item(self) -> str:
         """Write what an item is called as a heading, or return what its paragraph begins with."""
         tags = ", ".join(self._tags)
@@ -216,7 +211,6 @@ class _Page:
 
     def _head(self, name: str, args: Sequence[str]) -> None:
         self._keep_lines("fi", [])
-        self._end()
         if self._tags:  # of which nothing is said
             self._words = [", ".join(self._tags)]
             self._tags.clear()

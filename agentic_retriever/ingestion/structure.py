@@ -504,9 +504,7 @@ class _Scanner:
 
     def _has_delimiter_below(self, at: int) -> bool:
         line, below = self._lines[at], self._lines[at + 1]
-        if "|" not in line or "|" not in below or len(below) > _MAX_ROW_CHARS:
-            return False
-        return _is_rule(below)
+        return "|" in line and "|" in below and len(below) <= _MAX_ROW_CHARS and _is_rule(below)
 
     def _starts_table(self, at: int) -> bool:
         return self._is_row(at) or self._has_delimiter_below(at)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -75,15 +74,15 @@ def merge_by_cosine(
 ) -> tuple[list[NodeWithScore], dict[str, str]]:
     """Merge the results of several indexes as in CORI (Callan et al., SIGIR 1995): cosines compare, scores do not."""
     comparable = all(node.node.node_id in cosines for result in results.values() for node in result.nodes)
-    levels: list[list[float]] = []
+    levels: list[float] = []
     for result in results.values():
         scores = [node.score or 0.0 for node in result.nodes]
         top = max(scores, default=0.0)
         if comparable:
-            levels.append(sorted((cosines[node.node.node_id] for node in result.nodes), reverse=True))
+            levels += sorted((cosines[node.node.node_id] for node in result.nodes), reverse=True)
         else:
-            levels.append([max(0.0, score) / top if top > 0 else 0.0 for score in scores])
-    node_scores = iter(_unit_range(list(chain.from_iterable(levels))))
+            levels += [max(0.0, score) / top if top > 0 else 0.0 for score in scores]
+    node_scores = iter(_unit_range(levels))
     shares = dict(zip(results, _unit_range([index_scores.get(name, 0.0) for name in results]), strict=True))
     merged: dict[str, tuple[float, str, NodeWithScore]] = {}
     for name, result in results.items():

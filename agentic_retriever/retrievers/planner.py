@@ -130,12 +130,8 @@ def load_table(language: str) -> ClauseTable:
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
     lists, spaced = language_files.check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
-    patterns = {}
-    for name in LISTS:
-        where = f"{file}: clauses.{name}"
-        patterns[name] = language_files.any_of(
-            language_files.check_strings(lists[name], where=where), spaced=spaced, where=where
-        )
+    made = language_files.any_of
+    patterns = {name: made(lists[name], spaced=spaced, where=f"{file}: clauses.{name}") for name in LISTS}
     # A comma or a joining word; a preposition or two may stand before the question word behind it.
     joins, asks, relatives = (patterns[name].pattern for name in ("joins", "asks", "relatives"))
     asking = rf"(?:\w{{1,4}}\s){{0,2}}(?:{asks})"

@@ -177,11 +177,6 @@ def make_reranker(config: RouterConfig, client: ModelClient | None) -> LLMRerank
     return CohereReranker(config.cohere_api_key, model or COHERE_MODEL) if kind == "cohere" else None
 
 
-def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> str:
-    """Return what a reranker reads of a node: its title, section and the beginning of its text."""
-    return searched_text(entry.node)[:max_chars]
-
-
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
     if len(scores) != len(nodes) or not all(map(math.isfinite, scores)):
         raise errors.LLMOutputError(f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or no numbers")
@@ -213,7 +208,7 @@ class LLMReranker:
         if judged < 2:
             return list(nodes)
         share = max(MIN_PASSAGE_CHARS, MAX_PROMPT_CHARS // judged)
-        passages = [(i, "", passage_text(entry, share)) for i, entry in enumerate(nodes[:judged], start=1)]
+        passages = [(i, "", searched_text(entry.node)[:share]) for i, entry in enumerate(nodes[:judged], start=1)]
         write = partial(rerank_prompt, query, passages)
         reply = ask(self._client, write, timeout_s=timeout_s, boundary=self._boundary)
         named = [number - 1 for number in parse_order(reply.text, judged)]
@@ -266,7 +261,7 @@ class ScoringReranker(ABC):
     def rerank(self, query: str, nodes: Sequence[NodeWithScore], timeout_s: float) -> list[NodeWithScore]:
         if not nodes:
             return []
-        texts = [passage_text(entry) for entry in nodes]
+        texts = [searched_text(entry.node)[:MAX_PASSAGE_CHARS] for entry in nodes]
         call = partial(self._caller.call, partial(self._scores, query, texts, timeout_s), timeout_s)
         scores = guarded(self._what, call, error=errors.LLMError, advice="see the cause, or set reranker to none")
         return by_scores(nodes, scores)

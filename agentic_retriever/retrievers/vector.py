@@ -59,8 +59,7 @@ def nearest(index: Index, request: base.RetrievalRequest, depth: int, left_s: fl
         rows, vector = index.vector_rows(), request.query_vector or ()
         found = None if rows is None else rows.nearest(vector, index.candidates(request.filters), depth)
         if found is not None:
-            nodes = base.fetch_nodes(index, [node_id for node_id, _cosine in found])
-            return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
+            return base.take_nodes(index, found, {}, depth)
     return _query(index, request, depth, None if plan is None or plan.node_ids is None else list(plan.node_ids))
 
 

@@ -6,8 +6,8 @@ Texts of documents go out as data: an agent is told to follow no instruction in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -226,11 +226,9 @@ class Endpoint:
     def route(self) -> Route:
         return Route(PATH, endpoint=self, methods=["POST"])  # without sessions there is nothing to listen for
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Serve while the block runs."""
-        async with self._server.session_manager.run():
-            yield
+        return self._server.session_manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guarded(scope, receive, send)

@@ -16,7 +16,7 @@ from agentic_retriever.pipeline.conversations import MAX_ID_CHARS, turns_of
 from agentic_retriever.schema import Answer, Citation
 from agentic_retriever.service.guard import allow
 from agentic_retriever.service.queries import Shared
-from agentic_retriever.service.responses import Refused, events, json_bytes, problem_of, unless_gone
+from agentic_retriever.service.responses import Refused, as_json, events, json_bytes, problem_of, unless_gone
 from agentic_retriever.service.settings import Caller, Role
 from agentic_retriever.service.state import Service
 
@@ -148,8 +148,7 @@ class _Frame:
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
         rest = {"choices": [choice], "usage": _usage(answer), **_extra(answer)}
-        body = json_bytes({**self._common, "object": "chat.completion", **rest})
-        return Response(body, media_type="application/json")
+        return as_json({**self._common, "object": "chat.completion", **rest})
 
     def chunk(self, delta: Mapping[str, str], **extra: Any) -> bytes:  # noqa: ANN401 - any field
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "stop"}

@@ -356,15 +356,13 @@ def bar_plot(
     """Place a bar for each figure; ``None`` when there is none."""
     if not figures:
         return None
-    scale = _Scale(figures.values(), unit)
-    step = (WIDTH - LEFT) / len(figures)
-    wide, bars = min(step * 0.7, 60.0), []
+    scale = _Scale(figures.values(), unit, len(figures))
+    wide, bars = min(scale.step * 0.7, 60.0), []
     for at, value in enumerate(figures.values()):
         top, base = sorted((scale.y(value), scale.y(0.0)))
-        bars.append((round(LEFT + step * (at + 0.5) - wide / 2, 1), top, round(wide, 1), round(base - top, 1)))
+        bars.append((round(scale.x(at) - wide / 2, 1), top, round(wide, 1), round(base - top, 1)))
     words = f"{title}: " + ", ".join(f"{name} {scale.text(value)}" for name, value in figures.items())
-    labels = _labels(list(figures), lambda at: LEFT + step * (at + 0.5))
-    return _plot(title, "bars", words, scale, labels, bars=bars)
+    return _plot(title, "bars", words, scale, list(figures), bars=bars)
 
 
 def line_plot(title: str, lines: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | None:
@@ -372,41 +370,35 @@ def line_plot(title: str, lines: Mapping[str, Mapping[str, float]]) -> dict[str,
     names = list(next(iter(lines.values()), {}))
     if not names:
         return None
-    scale = _Scale([value for line in lines.values() for value in line.values()], duration)
-    step = (WIDTH - LEFT) / len(names)
-
-    def x(at: int) -> float:
-        return LEFT + step * (at + 0.5)
-
+    scale = _Scale([value for line in lines.values() for value in line.values()], duration, len(names))
     placed = [
-        (name, " ".join(f"{x(at):.1f},{scale.y(value)}" for at, value in enumerate(line.values())))
+        (name, " ".join(f"{scale.x(at):.1f},{scale.y(value)}" for at, value in enumerate(line.values())))
         for name, line in lines.items()
     ]
     said = [f"{name} {scale.text(list(line.values())[-1])}" for name, line in lines.items()]
     words = f"{title}: from {names[0]} to {names[-1]}, at last {', '.join(said)}"
-    return _plot(title, "lines", words, scale, _labels(names, x), lines=placed)
+    return _plot(title, "lines", words, scale, names, lines=placed)
 
 
 class _Scale:
-    """Heights of figures, from 0 or the least on."""
+    """Heights of figures, from 0 or the least on, and the middles of so many places beside each other."""
 
-    def __init__(self, values: Iterable[float], unit: Callable[[float], str] | None) -> None:
+    def __init__(self, values: Iterable[float], unit: Callable[[float], str] | None, places: int) -> None:
         self.ticks = axis_ticks(min(0.0, *values), max(0.0, *values))
         self.text = unit or (lambda value: f"{value:,.6g}")
+        self.step = (WIDTH - LEFT) / places
+
+    def x(self, at: int) -> float:
+        return LEFT + self.step * (at + 0.5)
 
     def y(self, value: float) -> float:
         low, high = self.ticks[0], self.ticks[-1]
         return round(TOP + (HEIGHT - BOTTOM - TOP) * (1 - (value - low) / (high - low)), 1)
 
 
-def _labels(names: Sequence[str], x: Callable[[int], float]) -> list[tuple[float, str]]:
+def _plot(title: str, kind: str, words: str, scale: _Scale, names: Sequence[str], **marks: object) -> dict[str, Any]:
     every = -(-len(names) // _MOST_LABELS)
-    return [(round(x(at), 1), name) for at, name in enumerate(names) if at % every == 0]
-
-
-def _plot(
-    title: str, kind: str, words: str, scale: _Scale, labels: list[tuple[float, str]], **marks: object
-) -> dict[str, Any]:
+    labels = [(round(scale.x(at), 1), name) for at, name in enumerate(names) if at % every == 0]
     ticks = [(scale.y(tick), scale.text(tick)) for tick in scale.ticks]
     size = {"width": WIDTH, "height": HEIGHT, "left": LEFT}
     return {"title": title, "kind": kind, "words": words, "ticks": ticks, "labels": labels, **size, **marks}

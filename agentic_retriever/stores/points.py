@@ -40,6 +40,7 @@ from agentic_retriever.filters import (
     Predicate,
     Scalar,
     as_boolean,
+    filled_parts,
     is_empty,
     parse_moment,
     plain_scalar,
@@ -326,11 +327,7 @@ class _Translator:
         is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts, so it is an AND of negated parts. Negation is carried down to the clauses,
         # because the negation of a condition that lets too much through would let too little through.
-        parts = [
-            self.part(child, negated=negated != is_not)
-            for child in item.filters
-            if isinstance(child, MetadataFilter) or not is_empty(child)
-        ]
+        parts = [self.part(child, negated=negated != is_not) for child in filled_parts(item)]
         return _any(parts) if is_or != negated else _all(parts)
 
     def _clause(self, clause: MetadataFilter) -> Pushed:

@@ -119,15 +119,13 @@ class QdrantLink:
         """Make a call and note whether anybody answered."""
         is_ok = None
         try:
-            found = call()
+            found, is_ok = call(), True
         except errors.StoreError as err:
             is_ok = not isinstance(err, _NoAnswerError)
             raise
-        else:
-            is_ok = True
-            return found
         finally:
             self._breaker.leave(ticket, ok=is_ok)
+        return found
 
     def _probe(self, ticket: Ticket) -> None:
         """Find out whether the server is back, so that no question waits for one that hangs."""

@@ -112,9 +112,9 @@ def check_strings(entries: object, *, where: str) -> list[str]:
     return list(entries)
 
 
-def any_of(options: Iterable[str], *, spaced: bool, where: str) -> re.Pattern[str]:
-    """One pattern for all options, longest first, so that the longest that fits is found; whole words if spaced."""
-    joined = "|".join(f"(?:{option})" for option in sorted(options, key=len, reverse=True))
+def any_of(entries: object, *, spaced: bool, where: str) -> re.Pattern[str]:
+    """One pattern for all entries, longest first, so that the longest that fits is found; whole words if spaced."""
+    joined = "|".join(f"(?:{option})" for option in sorted(check_strings(entries, where=where), key=len, reverse=True))
     if not joined:
         return NEVER
     try:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from agentic_retriever.text import detect_language, stopwords
-from agentic_retriever.text.language_files import any_of, check_keys, check_strings, language_files, languages_with
+from agentic_retriever.text.language_files import any_of, check_keys, language_files, languages_with
 from agentic_retriever.text.scripts import lowered
 
 Nearness = Callable[[str, Sequence[str]], Sequence[float]]  # how near texts are to one; nothing where none can tell
@@ -56,8 +56,7 @@ def load_table(language: str) -> Table:
 def parse_table(data: Any, *, file: str) -> Table:  # noqa: ANN401 - checked here
     where = f"{file}: follow_ups"
     lists, spaced = check_keys(data["follow_ups"], (*_LISTS, "leans", "topics"), where=where), data["spaced"]
-    found = {name: check_strings(lists[name], where=f"{where}.{name}") for name in _LISTS}
-    made = {name: any_of(options, spaced=spaced, where=f"{where}.{name}") for name, options in found.items()}
+    made = {name: any_of(lists[name], spaced=spaced, where=f"{where}.{name}") for name in _LISTS}
     patterns = {name: re.compile(pattern.pattern, re.IGNORECASE) for name, pattern in made.items()}
     return Table(
         spaced=spaced,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +23,14 @@ from pyroaring import BitMap
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.filters import (
+    COMPARE,
     LIST_OPERATORS,
     RANGE_OPERATORS,
     TEXT_OPERATORS,
     Scalar,
     as_boolean,
     check_filters,
+    filled_parts,
     is_empty,
     parse_moment,
     walk_clauses,
@@ -109,9 +110,6 @@ class FilterPlan(NamedTuple):
 _CONTAINER: Final = 2**16  # rows that one container of a bitmap spans
 _DENSE: Final = 4_096  # from so many rows on, a container keeps a bit for every row it spans
 _DENSE_COST: Final = 750  # what such a one costs to go through, in single rows; measured
-_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
-}  # fmt: skip
 
 
 class Matcher(NamedTuple):
@@ -145,11 +143,7 @@ class Compiler:
         is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts. Negation is carried down to the clauses, since the negation of a matcher that
         # lets too many rows through would let too few through.
-        parts = [
-            self._part(child, negated=negated != is_not)
-            for child in item.filters
-            if isinstance(child, MetadataFilter) or not is_empty(child)
-        ]
+        parts = [self._part(child, negated=negated != is_not) for child in filled_parts(item)]
         return self._either(parts) if is_or != negated else self._both(parts)
 
     def _clause(self, clause: MetadataFilter) -> Matcher:
@@ -158,7 +152,7 @@ class Compiler:
             return self._without(self._alive, self._any([] if field is None else [field.present]))
         if field is None:
             return self._any([])
-        if clause.operator.value in _ORDERS:
+        if clause.operator in RANGE_OPERATORS:
             return self._range(field, clause)
         if clause.operator in TEXT_OPERATORS:
             wanted = str(clause.value)
@@ -199,7 +193,7 @@ class Compiler:
         return self._any(rows for text, rows in field.words.texts() if accepts(text))
 
     def _range(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
-        bound, compare = cast("Scalar", clause.value), _ORDERS[clause.operator.value]
+        bound, compare = cast("Scalar", clause.value), COMPARE[clause.operator]
         above, inclusive = compare(1, 0), compare(0, 0)
         if not isinstance(bound, str):
             return _compared(field.numbers, Side(bound, above, inclusive))
