@@ -17,7 +17,7 @@ import ahocorasick
 
 from agentic_retriever.filters import MAX_KEY_LENGTH, elements, parse_moment
 from agentic_retriever.indices.derived import DerivedView
-from agentic_retriever.indices.profile import FIELD_WORDS, PERSON_FIELD_WORDS, STRUCTURAL_FIELDS
+from agentic_retriever.indices.profile import FIELD_WORDS, STRUCTURAL_FIELDS
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.json_files import load_model, write_atomically
 from agentic_retriever.schema import frozen
@@ -198,6 +198,7 @@ _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
 _PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
 _NEXT_NAME: Final = re.compile(r" *; *| and | & |(?<=\.) (?=[^\W\d_][\w'-]+,)")  # between several in one value
+_PERSONS: Final = frozenset(FIELD_WORDS["people"])
 _PARTICLES: Final = frozenset(FIELD_WORDS["family_particles"])
 
 
@@ -374,7 +375,7 @@ class _Gathered:
         values = {key: tuple(texts) for key, texts in originals.items() if key}
         sample = [texts[0] for texts in islice(values.values(), 500)]
         listed_form = len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
-        person = bool(values) and (listed_form or not PERSON_FIELD_WORDS.isdisjoint(parts))
+        person = bool(values) and (listed_form or not _PERSONS.isdisjoint(parts))
         # Years written as text, all of them.
         years = sorted(values) if all(len(key) == 4 and key.isdigit() for key in values) else []
         low, high = self._ranges.get(kind) or ((float(years[0]), float(years[-1])) if years else (None, None))

@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import math
-import re
-import unicodedata
 import zipfile
 import zlib
 from collections import Counter
@@ -49,9 +47,8 @@ MAX_FIELD_VALUES = 200
 MAX_VALUE_CHARS = 80
 MAX_NUMBER = 1e300
 MAX_OF_A_KIND: Final = 5_000  # of more identifiers of one kind a profile does not claim to know all, and keeps none
-MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names; a few thousand authors have fewer
 NEIGHBOURS: Final = 3
-# Words in names of fields and particles of the names of people, for ``fields.py`` as well.
+# Words in names of fields and particles of the names of people, for ``fields.py``.
 FIELD_WORDS: Final = packaged_json("indices/field_words.json")
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
 STRUCTURAL_FIELDS: Final = frozenset({
@@ -64,7 +61,7 @@ _EXAMINED_NODES: Final = 400
 _ENOUGH_TEXT: Final = 200  # characters of which the language is told well
 _LEAST_OF_LANGUAGE: Final = 0.05
 _TOO_MANY_KINDS: Final = 200
-_SETS: Final = ("field_values", "people", "identifiers")
+_SETS: Final = ("field_values", "identifiers")
 DESCRIPTION_S: Final = 1.0  # a question may wait for a profile, and it has embedded itself just before
 _NOT_FACTS: Final = frozenset({"description_vector", "sample", "whole"})
 
@@ -88,8 +85,6 @@ class IndexProfile:
     background_mean: float = 0.0  # mean cosine between unrelated nodes of the index
     background_std: float = 1.0  # standard deviation of the same, at least 1e-3
     terms_total: int = 0  # sum of all document frequencies, rare terms included
-    #: Words of the names of people, by the field that holds them, without letter case and accents.
-    people: Mapping[str, frozenset[str]] = field(default_factory=dict)
     neighbour_mean: float = 0.0  # mean cosine of sampled nodes to those nearest to them; 0 when it was not measured
     #: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have few enough.
     identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -129,7 +124,8 @@ class IndexProfile:
             stale = facts.pop("format") != PROFILE_FORMAT or facts["version"] != version
             if stale or facts["description"] != description:
                 return None
-            facts.pop("specimens", None)  # sentences that earlier versions kept
+            for name in ("specimens", "people"):  # what earlier versions kept
+                facts.pop(name, None)
             for name in _SETS:
                 facts[name] = {key: frozenset(values) for key, values in facts[name].items()}
             facts["languages"] = tuple(facts["languages"])
@@ -172,7 +168,6 @@ def make_profile(
         background_mean=mean,
         background_std=std,
         terms_total=frequency.total(),
-        people=collect_people(nodes),
         neighbour_mean=neighbour_mean(sample),
         identifiers=collect_identifiers(nodes, name, description),
     )
@@ -316,56 +311,6 @@ def collect_identifiers(nodes: Iterable[ProfiledNode], *about: str) -> dict[str,
     texts = (t for n in nodes for t in (n.text, *(v for v in n.metadata.values() if isinstance(v, str))))
     names = (name for text in chain(about, texts) for name in chain(identifiers(text), numbers(text)))
     return _by_key(((kind_of(name), name) for name in names), MAX_OF_A_KIND, _TOO_MANY_KINDS)
-
-
-# Words of the names of people that an index holds in its metadata, such as the authors of articles.
-
-_MIN_WORD_CHARS: Final = 3
-_MIN_VALUES: Final = 3
-_LISTED_SHARE: Final = 0.6
-_EXAMINED_VALUES: Final = 200
-
-PERSON_FIELD_WORDS: Final = frozenset(FIELD_WORDS["people"])
-_PARTICLES: Final = frozenset(FIELD_WORDS["name_particles"])
-_FIELD_PARTS: Final = re.compile(r"[A-Z]?[^\W_A-Z]+")
-_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
-# Thai vowel and tone signs are marks, which Python does not count among the letters.
-_LETTER: Final = r"(?:[^\W\d_]|[\u0e31\u0e34-\u0e3a\u0e47-\u0e4e])"
-_WORD: Final = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+)*")
-# Family name, then initials or given names: "Pooch, U. W.", "wells, w.r.".
-_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_](?:\.|[^\W\d_.]{0,30}\.?)[^\d]{0,60}")
-
-
-def collect_people(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
-    """Collect the words of names in fields that hold people, by the field's own name or by how values are written."""
-    values: dict[str, dict[str, None]] = {}
-    for name, text in _short_texts(nodes):
-        values.setdefault(name, {})[text] = None
-    return {name: _people_in(found) for name, found in sorted(values.items()) if _holds_people(name, list(found))}
-
-
-def name_words(name: str) -> list[str]:
-    """Cut a name into its words of three letters or more, without letter case and accents, in order."""
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", name)).casefold()
-    return [word for word in _WORD.findall(plain) if len(word) >= _MIN_WORD_CHARS]
-
-
-def _holds_people(name: str, values: list[str]) -> bool:
-    parts = {part.casefold() for part in _FIELD_PARTS.findall(name)}
-    if not PERSON_FIELD_WORDS.isdisjoint(parts):
-        return True
-    examined = values[:_EXAMINED_VALUES]
-    listed = [v for v in examined if _LISTED.fullmatch(v) is not None and len(v.partition(",")[0].split()) <= 4]
-    return len(examined) >= _MIN_VALUES and len(listed) >= _LISTED_SHARE * len(examined)
-
-
-def _people_in(values: Iterable[str]) -> frozenset[str]:
-    words: dict[str, None] = {}
-    for value in values:
-        words.update(dict.fromkeys(word for word in name_words(value) if word not in _PARTICLES))
-        if len(words) >= MAX_NAME_WORDS:
-            break
-    return frozenset(list(words)[:MAX_NAME_WORDS])
 
 
 # What a benchmark measured of each strategy on one index, in a small JSON file beside it.

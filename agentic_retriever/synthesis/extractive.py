@@ -39,6 +39,7 @@ LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
 POLAR: Final = "polar"  # yes or no
+REASON: Final = "reason"
 FREQUENCY: Final = "frequency"  # how often, in figures or words
 DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
 NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time", "version"})
@@ -769,11 +770,20 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Qu
         beside = [j for j, c in enumerate(found) if c.place == found[ranked[0]].place]
         picked.update([j for j in beside if _patterns("shows")[POLAR].search(found[j].text)][:1])
     for at, i in enumerate(ranked):
+        picked.update(_answer_behind(found, i, question) if not at else ())
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):
             picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH, back=DEFAULT not in question.kinds))
     return picked
+
+
+def _answer_behind(found: Found, i: int, question: Question) -> list[int]:
+    """The sentence behind one that has not the kind of answer that is asked for, if it has that, or may be a reason."""
+    if not _adjoins(found, i) or found[i + 1].place != found[i].place or found[i + 1].width > _MAX_LEANT_ON:
+        return []
+    here, behind = (satisfaction(question.kinds, found[j].text, question.text) for j in (i, i + 1))
+    return [i + 1] if question.kinds and here < 1 and (behind >= 1 or REASON in question.kinds) else []
 
 
 def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:

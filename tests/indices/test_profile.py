@@ -25,10 +25,6 @@ def load(folder, version=3):
     return profiles.IndexProfile.load(folder, version=version, description="")
 
 
-def people(*metadata):
-    return profiles.collect_people([ProfiledNode(str(at), "text", row) for at, row in enumerate(metadata)])
-
-
 def test_identifiers_by_kind_but_for_kinds_with_too_many():
     found = collect_identifiers([*NODES, ProfiledNode("m", "", {"code": "NS-7", "year": 2024, "tags": ["E1"]})])
     assert {"p0", "p299", "ns7"} <= found["a9"]
@@ -58,47 +54,24 @@ def test_neighbour_mean_agrees_with_a_plain_count():
 
 
 def test_a_saved_profile_comes_back_one_of_an_earlier_version_is_read_and_a_damaged_one_made_again(tmp_path):
-    nodes = [*NODES, ProfiledNode("p", "text", {"authors": ["Pooch, U. W."]})]
-    sample = unit_rows(len(profiles.sample_ids([node.node_id for node in nodes])), 16, 0)
+    sample = unit_rows(len(profiles.sample_ids([node.node_id for node in NODES])), 16, 0)
     none = np.zeros(0, np.float32)
-    profile = profiles.make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
+    profile = profiles.make_profile(NODES, sample, name="pumps", description="", description_vector=none, version=3)
     profile.save(tmp_path)
     loaded = load(tmp_path)
     assert (loaded.identifiers, loaded.neighbour_mean) == (profile.identifiers, profile.neighbour_mean)
-    assert loaded.people == profile.people == {"authors": frozenset({"pooch"})}
     assert load(tmp_path, version=4) is None
     with np.load(tmp_path / "profile.npz") as data:
         arrays = dict(data)
-    facts = json.loads(arrays["facts"].tobytes()) | {"specimens": [[0, "The pump P-0 runs."]]}
+    facts = json.loads(arrays["facts"].tobytes()) | {
+        "specimens": [[0, "The pump P-0 runs."]],
+        "people": {"authors": ["pooch"]},
+    }
     np.savez(tmp_path / "profile.npz", **arrays | {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)})
     assert load(tmp_path) is not None
     file = tmp_path / "profile.npz"
     file.write_bytes(file.read_bytes()[:-200])
     assert load(tmp_path) is None
-
-
-def test_people_are_known_by_the_name_or_the_values_of_a_field_and_their_names_stay_whole():
-    found = people({"authors": ["Pooch, U. W.", "Núñez, J."], "bookAuthor": "Ada Byron", "team": "red"})
-    assert found == {"authors": frozenset({"pooch", "nunez"}), "bookAuthor": frozenset({"ada", "byron"})}
-    listed = [{"by": f"{name}, A. B."} for name in ("Wells", "Ferri", "Lance", "Stein")]
-    assert people(*listed) == {"by": frozenset({"wells", "ferri", "lance", "stein"})}
-    assert people(*listed[:2]) == {}
-    assert people({"place": "Leeds"}, {"place": "New York, USA 12"}, {"place": "Rome"}) == {}
-    assert profiles.name_words("นายสมชาย แก้วไพรสณฑ์") == ["นายสมชาย", "แก้วไพรสณฑ์"]
-    assert profiles.name_words("O'Brien, J. van der Meer-Lund") == ["o'brien", "van", "der", "meer-lund"]
-    letters = "abcdefghijklmnopqrst"
-    rows = [{"author": f"n{a}{b}{c}"} for a in letters for b in letters for c in letters]
-    assert len(people(*rows)["author"]) == profiles.MAX_NAME_WORDS
-    assert [v for v in ("", "x" * 81, 7, None, True, {"a": 1}) if people({"author": v})] == []
-
-
-VALUES = st.text() | st.lists(st.text() | st.integers()) | st.none() | st.floats()
-
-
-@given(st.lists(st.dictionaries(st.sampled_from(["author", "x"]), VALUES)))
-def test_any_metadata_gives_words(rows):
-    for words in people(*rows).values():
-        assert all(len(word) >= 3 and word == word.casefold() for word in words)
 
 
 MEASURES = st.builds(
