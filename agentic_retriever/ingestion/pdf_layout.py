@@ -182,6 +182,8 @@ def _row_groups(lines: Iterable[_Line]) -> list[list[_Line]]:
     return [sorted(row, key=lambda line: line.x0) for row in rows]
 
 
+_ENOUGH_FIGURES: Final = 3
+_FIGURE = re.compile(r"(?=\D*\d)[\s\d.,:%$€£()/+–-]+")
 _COLUMN_LINES: Final = 4
 _COLUMN_EMS: Final = 10
 _UNEVEN_LINES: Final = 20  # for columns that hold tables themselves, as a reference card has them
@@ -315,11 +317,20 @@ def _cells(
         while row and not _drawn(across, ys[row], x):
             row -= 1
         found.setdefault((min(row, len(ys) - 2), min(column, len(xs) - 2)), []).append(word)
-    rows = [
-        ["\n".join(line.text for line in _lines(found.get((row, column), ()))) for column in range(len(xs) - 1)]
-        for row in range(len(ys) - 1)
-    ]
-    return [row for row in rows if any(row)]
+    rows = [[_lines(found.get((row, column), ())) for column in range(len(xs) - 1)] for row in range(len(ys) - 1)]
+    return [cells for row in rows if any(row) for cells in _rows_by_figures(row)]
+
+
+def _rows_by_figures(row: list[list[_Line]]) -> list[list[str]]:
+    """The texts of a row; as several rows, where a column of figures says that no lines were drawn between them."""
+    columns = [lines for lines in row if all(_FIGURE.fullmatch(line.text) for line in lines)]
+    tops = [line.y - 0.4 * line.size for line in max(columns, key=len, default=[])]
+    rows = [["" for _ in row] for _ in (tops if len(tops) >= _ENOUGH_FIGURES else [0])]
+    for column, lines in enumerate(row):
+        for line in lines:
+            cells = rows[max(0, sum(top <= line.y for top in tops) - 1) if len(rows) > 1 else 0]
+            cells[column] = f"{cells[column]}\n{line.text}".strip()
+    return rows
 
 
 def _drawn(rulings: Iterable[Ruling], at: float, place: float) -> bool:
