@@ -267,6 +267,23 @@ def test_tables_with_lines_between_their_cells_alone_are_whole_and_read_by_colum
     assert rows == [f"| {side}-{row} | {cells} |" for side in ("left", "right") for row in range(10)]
 
 
+def test_rows_without_lines_between_them_are_told_by_a_column_of_figures(read_one):
+    paper = Paper()
+    paper.add_page()
+    for top, height, lines in (
+        (40, 8, [("Month", "Files")]),
+        (48, 40, [("Dec", "87"), ("Jan", "1,390"), ("Feb", "73")]),
+    ):
+        for at, (month, files) in enumerate(lines):
+            paper.text(21, top + 5 + 9 * at, month)
+            paper.text(51, top + 5 + 9 * at, files)
+        paper.rect(20, top, 30, height)
+        paper.rect(50, top, 30, height)
+    paper.text(21, 62 - 5, "of 1988")
+    rows = read_one("a.pdf", paper.data).text.split("\n")
+    assert rows == ["| Month | Files |", "| --- | --- |", "| Dec of 1988 | 87 |", "| Jan | 1,390 |", "| Feb | 73 |"]
+
+
 def test_text_that_goes_on_beyond_its_cell_is_not_glued_to_that_of_the_next(read_one):
     paper = Paper()
     paper.add_page()
