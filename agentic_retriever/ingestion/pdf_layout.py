@@ -330,7 +330,7 @@ def _rows_by_figures(row: list[list[_Line]]) -> list[list[str]]:
         for line in lines:
             cells = rows[max(0, sum(top <= line.y for top in tops) - 1) if len(rows) > 1 else 0]
             cells[column] = f"{cells[column]}\n{line.text}".strip()
-    return rows
+    return [cells for cells in rows if any(cells)]
 
 
 def _drawn(rulings: Iterable[Ruling], at: float, place: float) -> bool:
@@ -709,7 +709,8 @@ class _Writer:
             goes_on = head and head[0][0].islower() and tail and not _OPTION.match(above.rsplit(maxsplit=1)[-1])
             broken = above[-1] == "\u00ad" or (goes_on and not self._keeps(*whole))
             return (above[:-1] if broken else above) + text
-        unspaced = (above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])) or text.startswith("//")
+        unspaced = above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])
+        unspaced = unspaced or (text.startswith("//") and above.endswith(":"))
         return above + ("" if unspaced else " ") + text
 
     def _keeps(self, tail: str, head: str) -> bool:
