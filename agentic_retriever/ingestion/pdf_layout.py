@@ -710,8 +710,8 @@ class _Writer:
             broken = above[-1] == "\u00ad" or (goes_on and not self._keeps(*whole))
             return (above[:-1] if broken else above) + text
         unspaced = above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])
-        unspaced = unspaced or (text.startswith("//") and above.endswith(":"))
-        return above + ("" if unspaced else " ") + text
+        address = above.endswith(":") and text.startswith("//")
+        return above + ("" if unspaced or address else " ") + text
 
     def _keeps(self, tail: str, head: str) -> bool:
         """Tell a compound that broke at its hyphen from a word that got one."""
