@@ -121,17 +121,16 @@ def test_a_call_in_time_returns_its_result_or_raises_its_error(error):
     assert raised.value is error
 
 
-def test_an_abandoned_call_names_what_hung_and_its_place_comes_back():
-    release = threading.Event()
+def test_an_abandoned_call_names_what_hung_and_its_place_comes_back(gate):
     with within(0.5), pytest.raises(errors.DeadlineExceededError, match=r"slow thing did not answer within 0\.1 s"):
-        DeadlineCaller("slow thing").call(release.wait, 0.05)
+        DeadlineCaller("slow thing").call(gate.wait, 0.05)
     caller = DeadlineCaller("dead server", max_calls=2)
     for _ in range(2):
         with pytest.raises(errors.DeadlineExceededError, match="did not answer"):
-            caller.call(release.wait, 0.01)
+            caller.call(gate.wait, 0.01)
     with pytest.raises(errors.DeadlineExceededError, match="overloaded: 2 calls"):
         caller.call(lambda: 1, 0.01)
-    release.set()
+    gate.set()
     assert caller.call(lambda: 1, 5.0) == 1
 
 
