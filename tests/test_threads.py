@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-from waiting import in_threads, pool, within
+from waiting import Clock, in_threads, pool, within
 
 from agentic_retriever import errors
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Workers, guarded
@@ -171,13 +171,6 @@ def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():
 
 
 FAILURES, COOLDOWN = 3, 30.0
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 class BreakerMachine(RuleBasedStateMachine):

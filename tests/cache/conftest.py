@@ -3,6 +3,7 @@ import uuid
 
 import pytest
 from redis_servers import OwnServer
+from waiting import Clock
 
 from agentic_retriever.cache import SingleFlightCache
 from agentic_retriever.redis import RedisLink, RedisStore
@@ -58,15 +59,7 @@ def own_server(tmp_path):
 
 @pytest.fixture
 def clock():
-    """Time that stands still until it is told to move: ``clock.now += 5``."""
-
-    class Clock:
-        now = 1_000.0
-
-        def __call__(self):
-            return self.now
-
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from document_bench import DOGS, INDEX, Bench
 from qdrant_servers import QdrantServer
 from redis_servers import OwnServer
-from waiting import in_threads, wait_until
+from waiting import Clock, in_threads, wait_until
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.documents import MAX_TRIES, Claims
@@ -23,12 +23,9 @@ from agentic_retriever.ingestion.readers import BoundedReader
 from agentic_retriever.lifecycle.worker import DocumentWorker
 
 
-class Clock:
+class Calendar(Clock):
     def __init__(self):
-        self.now = datetime(2030, 1, 1, tzinfo=timezone.utc)
-
-    def __call__(self):
-        return self.now
+        super().__init__(datetime(2030, 1, 1, tzinfo=timezone.utc))
 
     def move(self, seconds):
         self.now += timedelta(seconds=seconds)
@@ -39,7 +36,7 @@ def texts(count):
 
 
 def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Clock()
+    bench, clock = Bench(tmp_path / "data"), Calendar()
     records = bench.documents.records
     records.clock = clock
     first = bench.upload()
@@ -67,7 +64,7 @@ def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tm
 
 
 def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Clock()
+    bench, clock = Bench(tmp_path / "data"), Calendar()
     bench.documents.records.clock = clock
     record = bench.upload()
     one, other = (Claims(bench.documents.records, owner, lease_s=60) for owner in ("one", "other"))
