@@ -13,6 +13,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 from model_servers import ModelServer
+from redis_servers import REDIS, OwnServer
 from small_indexes import ANIMALS, PLANETS, documents
 from store_tools import copied_store
 from waiting import wait_until
@@ -205,6 +206,35 @@ def serve():
     for _, thread in started:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def redis_client():
+    """A client of the Redis server of this machine."""
+    redis = pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1, socket_timeout=2)
+    try:
+        client.ping()
+    except redis.RedisError as err:
+        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """Starts Redis servers of this test alone, which are killed after it."""
+    made = []
+
+    def make(*options):
+        pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+        made.append(OwnServer(tmp_path, *options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.thaw() if server.process.poll() is None else None
+        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,12 @@ import json
 import uuid
 
 import pytest
-from redis_servers import OwnServer
+from redis_servers import REDIS
 from waiting import Clock
 
 from agentic_retriever.cache import SingleFlightCache
 from agentic_retriever.redis import RedisLink, RedisStore
 from agentic_retriever.threads import Breaker
-
-REDIS = "redis://127.0.0.1:6379/13"
 
 
 @pytest.fixture
@@ -20,17 +18,8 @@ def links(closed_at_end):
 
 
 @pytest.fixture
-def link(links):
+def link(links, redis_client):
     """A link to the server of this machine, with patience for a busy one."""
-    import redis
-
-    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1)
-    try:
-        client.ping()
-    except redis.RedisError as err:
-        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
-    finally:
-        client.close()
     return links(REDIS, timeout_s=5.0)
 
 
@@ -40,21 +29,6 @@ def namespace(link):
     name = f"test-{uuid.uuid4().hex}"
     yield name
     link.call(lambda client: [client.delete(key) for key in client.scan_iter(f"{name}*")], default=None)
-
-
-@pytest.fixture
-def own_server(tmp_path):
-    """A Redis server of this test alone."""
-    made = []
-
-    def make(*options):
-        made.append(OwnServer(tmp_path, *options))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.thaw() if server.process.poll() is None else None
-        server.kill()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from document_bench import DOGS, INDEX, Bench
 from qdrant_servers import QdrantServer
-from redis_servers import OwnServer
 from waiting import Clock, in_threads, wait_until
 
 from agentic_retriever import errors
@@ -272,24 +271,19 @@ def test_an_index_that_another_process_holds_is_left_to_it(local_bench, monkeypa
 
 
 @pytest.mark.parametrize("by", ["postgresql", "redis"])
-def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch):
+def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch, own_server, closed_at_end):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 600.0)
-    server = OwnServer(tmp_path) if by == "redis" else None
-    bench = Bench(tmp_path / "data", "" if server else request.getfixturevalue("postgres_url"))
+    server = own_server() if by == "redis" else None
+    bench = closed_at_end(Bench(tmp_path / "data", "" if server else request.getfixturevalue("postgres_url")))
     redis = {"redis_url": server.url} if server else {}
-    try:
-        bench.router = bench.open(**redis)
-        bench.indexed()  # so that the index is there
-        worker = bench.worker()
-        worker.start()
-        wait_until(lambda: not bench.documents.changed.is_set(), 20)
-        other = bench.open(**redis)  # whose event is another one, as in another process
-        record = other.documents.upload(DOGS, index=INDEX, filename="dogs.md")
-        assert other.documents.wait(record.id, timeout_s=30).status is DocumentStatus.INDEXED
-    finally:
-        bench.close()
-        if server is not None:
-            server.kill()
+    bench.router = bench.open(**redis)
+    bench.indexed()  # so that the index is there
+    worker = bench.worker()
+    worker.start()
+    wait_until(lambda: not bench.documents.changed.is_set(), 20)
+    other = bench.open(**redis)  # whose event is another one, as in another process
+    record = other.documents.upload(DOGS, index=INDEX, filename="dogs.md")
+    assert other.documents.wait(record.id, timeout_s=30).status is DocumentStatus.INDEXED
 
 
 def test_a_router_runs_one_worker_and_ends_it(tmp_path):
