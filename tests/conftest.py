@@ -1,3 +1,4 @@
+import asyncio
 import getpass
 import itertools
 import os
@@ -12,8 +13,10 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 from model_servers import ModelServer
+from redis_servers import REDIS, OwnServer
 from small_indexes import ANIMALS, PLANETS, documents
 from store_tools import copied_store
+from waiting import wait_until
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import LocalEmbedding, PackedVectors
@@ -177,6 +180,61 @@ def make_server(monkeypatch):
     yield make
     for model_server in made:
         model_server.close()
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on free ports, in threads of their own; gives their addresses."""
+    from agentic_retriever.service.app import Server
+
+    started = []
+
+    def start(app):
+        object.__setattr__(app.state.service.settings, "port", 0)
+        urls = []
+        server = app.state.server = Server(app, on_start=urls.append)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+        started.append((server, thread))
+        thread.start()
+        wait_until(lambda: urls or not thread.is_alive(), 30)
+        assert urls, "the server did not start"
+        return urls[0]
+
+    yield start
+    for server, _ in started:
+        server.should_exit = True
+    for _, thread in started:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def redis_client():
+    """A client of the Redis server of this machine."""
+    redis = pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1, socket_timeout=2)
+    try:
+        client.ping()
+    except redis.RedisError as err:
+        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """Starts Redis servers of this test alone, which are killed after it."""
+    made = []
+
+    def make(*options):
+        pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+        made.append(OwnServer(tmp_path, *options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.thaw() if server.process.poll() is None else None
+        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+REDIS = "redis://127.0.0.1:6379/13"  # on the server of this machine
+
 
 def free_port():
     with socket.socket() as probe:

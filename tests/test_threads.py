@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-from waiting import in_threads, pool, within
+from waiting import Clock, in_threads, pool, within
 
 from agentic_retriever import errors
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Workers, guarded
@@ -121,17 +121,16 @@ def test_a_call_in_time_returns_its_result_or_raises_its_error(error):
     assert raised.value is error
 
 
-def test_an_abandoned_call_names_what_hung_and_its_place_comes_back():
-    release = threading.Event()
+def test_an_abandoned_call_names_what_hung_and_its_place_comes_back(gate):
     with within(0.5), pytest.raises(errors.DeadlineExceededError, match=r"slow thing did not answer within 0\.1 s"):
-        DeadlineCaller("slow thing").call(release.wait, 0.05)
+        DeadlineCaller("slow thing").call(gate.wait, 0.05)
     caller = DeadlineCaller("dead server", max_calls=2)
     for _ in range(2):
         with pytest.raises(errors.DeadlineExceededError, match="did not answer"):
-            caller.call(release.wait, 0.01)
+            caller.call(gate.wait, 0.01)
     with pytest.raises(errors.DeadlineExceededError, match="overloaded: 2 calls"):
         caller.call(lambda: 1, 0.01)
-    release.set()
+    gate.set()
     assert caller.call(lambda: 1, 5.0) == 1
 
 
@@ -172,13 +171,6 @@ def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():
 
 
 FAILURES, COOLDOWN = 3, 30.0
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 class BreakerMachine(RuleBasedStateMachine):

@@ -23,6 +23,16 @@ def within(seconds: float):
     assert time.monotonic() - started < seconds
 
 
+class Clock:
+    """Time that stands still until it is told to move: ``clock.now += 5``."""
+
+    def __init__(self, now=0.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
 def pool(workers: int) -> closing[Workers]:
     """A pool of threads until the block ends."""
     return closing(Workers(workers, "pool"))

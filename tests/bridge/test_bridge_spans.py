@@ -212,9 +212,8 @@ def test_many_queries_at_once_keep_their_own_trees(make_router, watch):
             assert spans.inputs[above]["query"] == spans.inputs[span_id]["query"]
 
 
-def test_a_query_whose_loop_ended_drops_its_span(router, watch, monkeypatch):
-    released = threading.Event()
-    monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: released.wait(20) and None)
+def test_a_query_whose_loop_ended_drops_its_span(router, watch, monkeypatch, gate):
+    monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: gate.wait(20) and None)
     loop = asyncio.new_event_loop()
     task = loop.create_task(router._pipeline.aanswer(Question(query=CAT), router._workers))
     loop.run_until_complete(asyncio.sleep(0.05))
@@ -226,7 +225,6 @@ def test_a_query_whose_loop_ended_drops_its_span(router, watch, monkeypatch):
         coroutine.close()  # as the garbage collector does, in a context of its own
     assert not watch.spans.open()
     assert [type(err) for err in watch.spans.errors.values()] == [GeneratorExit]
-    released.set()
     task._log_destroy_pending = False
 
 
@@ -305,20 +303,18 @@ def test_one_that_fails_is_left_out_and_told(make_router, what, reason):
     assert not router.query(CAT).cached  # what is degraded is not kept
 
 
-def test_one_that_blocks_is_abandoned_in_time(make_router):
-    released, armed = threading.Event(), []
-    router = make_router(postprocessors=[Doing(what=lambda nodes: nodes if not armed else released.wait(20) and nodes)])
+def test_one_that_blocks_is_abandoned_in_time(make_router, gate):
+    armed = []
+    router = make_router(postprocessors=[Doing(what=lambda nodes: nodes if not armed else gate.wait(20) and nodes)])
     router.retrieve(CAT)
     armed.append(True)
-    try:
-        with within(1.8):
-            answer = router.query(CAT, budget=Budget(max_ms=800))
-        assert answer.text == GOOD
-        [lost] = answer.degraded
-        assert lost.step == "postprocess.Doing"
-        assert "did not answer within" in lost.reason
-    finally:
-        released.set()
+    with within(1.8):
+        answer = router.query(CAT, budget=Budget(max_ms=800))
+    assert answer.text == GOOD
+    [lost] = answer.degraded
+    assert lost.step == "postprocess.Doing"
+    assert "did not answer within" in lost.reason
+    gate.set()
     wait_until(lambda: not any("Doing" in thread.name for thread in threading.enumerate()))
 
 
@@ -385,23 +381,19 @@ async def test_its_citations_are_looked_up_and_streamed_answers_come_whole(make_
     assert (await make_router(synthesizer=streaming).aquery(CAT)).text == GOOD
 
 
-def test_one_that_fails_or_blocks_leaves_the_extract_in_time(make_router):
+def test_one_that_fails_or_blocks_leaves_the_extract_in_time(make_router, gate):
     for reply in [RuntimeError("secret"), "", "   "]:
         router = make_router(synthesizer=synthesizer(FakeLLM([reply])))
         for answer in (router.query(CAT), router.stream(CAT).finish()):
             assert (answer.text, answer.tier) == (GOOD, Tier.EXTRACTIVE)
             assert [(d.step, d.fallback) for d in answer.degraded] == [("synthesis.llm", "extractive")]
             assert "secret" not in str(answer.to_dict())
-    released = threading.Event()
-    llm = FakeLLM(lambda prompt: released.wait(20) and GOOD)
+    llm = FakeLLM(lambda prompt: gate.wait(20) and GOOD)
     router = make_router(synthesizer=synthesizer(llm))
     router.retrieve(CAT)
-    try:
-        with within(1.8):
-            answer = router.query(CAT, budget=Budget(max_ms=800))
-        assert (answer.text, answer.tier) == (GOOD, Tier.EXTRACTIVE)
-    finally:
-        released.set()
+    with within(1.8):
+        answer = router.query(CAT, budget=Budget(max_ms=800))
+    assert (answer.text, answer.tier) == (GOOD, Tier.EXTRACTIVE)
 
 
 def test_budgets_hold_for_it_and_nothing_found_or_no_answer_is_none(make_router):

@@ -2,13 +2,12 @@ import json
 import uuid
 
 import pytest
-from redis_servers import OwnServer
+from redis_servers import REDIS
+from waiting import Clock
 
 from agentic_retriever.cache import SingleFlightCache
 from agentic_retriever.redis import RedisLink, RedisStore
 from agentic_retriever.threads import Breaker
-
-REDIS = "redis://127.0.0.1:6379/13"
 
 
 @pytest.fixture
@@ -19,17 +18,8 @@ def links(closed_at_end):
 
 
 @pytest.fixture
-def link(links):
+def link(links, redis_client):
     """A link to the server of this machine, with patience for a busy one."""
-    import redis
-
-    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1)
-    try:
-        client.ping()
-    except redis.RedisError as err:
-        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
-    finally:
-        client.close()
     return links(REDIS, timeout_s=5.0)
 
 
@@ -42,31 +32,8 @@ def namespace(link):
 
 
 @pytest.fixture
-def own_server(tmp_path):
-    """A Redis server of this test alone."""
-    made = []
-
-    def make(*options):
-        made.append(OwnServer(tmp_path, *options))
-        return made[-1]
-
-    yield make
-    for server in made:
-        server.thaw() if server.process.poll() is None else None
-        server.kill()
-
-
-@pytest.fixture
 def clock():
-    """Time that stands still until it is told to move: ``clock.now += 5``."""
-
-    class Clock:
-        now = 1_000.0
-
-        def __call__(self):
-            return self.now
-
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from command_line import run_forked
 from llama_index.core.schema import Document
 from qdrant_servers import QdrantServer
-from redis_servers import OwnServer
 from store_tools import PROCESS
 from waiting import in_threads
 
@@ -87,19 +86,16 @@ def test_an_index_that_another_machine_removes_or_replaces_leaves_nothing_here(m
     assert again.index_names() == ["docs"]
 
 
-def test_answers_are_shared_and_of_one_version(machine, tmp_path):
-    redis = OwnServer(tmp_path)
-    try:
-        here, there = (machine(redis_url=redis.url, cache_max_entries=50) for _ in range(2))
-        add(here, cat=CAT)
-        question = "How long does the cat sleep?"
-        assert not here.query(question).cached
-        assert there.query(question).cached
-        add(here, dog=DOG)
-        assert not there.query(question).cached
-        assert here.query(question).cached
-    finally:
-        redis.kill()
+def test_answers_are_shared_and_of_one_version(machine, own_server):
+    redis = own_server()
+    here, there = (machine(redis_url=redis.url, cache_max_entries=50) for _ in range(2))
+    add(here, cat=CAT)
+    question = "How long does the cat sleep?"
+    assert not here.query(question).cached
+    assert there.query(question).cached
+    add(here, dog=DOG)
+    assert not there.query(question).cached
+    assert here.query(question).cached
 
 
 def test_writers_of_one_document_exclude_each_other_and_of_two_do_not(machine, monkeypatch):

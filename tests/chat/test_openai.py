@@ -162,9 +162,8 @@ def test_keys_and_roles_hold(keyed):
     client.close()
 
 
-def test_a_client_that_hangs_up_ends_the_answer(chat):
+def test_a_client_that_hangs_up_ends_the_answer(chat, gate):
     asked, seen = threading.Event(), threading.Event()
-    gate = threading.Event()
 
     def slow(_prompt):
         asked.set()

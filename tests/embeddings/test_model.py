@@ -126,25 +126,22 @@ def test_a_change_of_dimension_is_refused_with_both_numbers():
         embedding.embed_query("fives")
 
 
-def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text_and_a_hanging_one_is_given_up():
+def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text_and_a_hanging_one_is_given_up(gate):
     with pytest.raises(EmbeddingError) as caught:
         model(Scripted(reply=Mock(side_effect=ConnectionError("key sk-canary-77 refused")))).embed_query("q")
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert "canary" not in str(caught.value)
-    release = threading.Event()
-    embedding = model(Scripted(reply=lambda _text: release.wait() and [1.0, 0.0]), timeout_s=0.05)
+    embedding = model(Scripted(reply=lambda _text: gate.wait() and [1.0, 0.0]), timeout_s=0.05)
     with pytest.raises(DeadlineExceededError, match="test:model"):
         embedding.embed_query("q")
-    release.set()
 
 
-def test_a_model_in_this_process_is_only_slow():
+def test_a_model_in_this_process_is_only_slow(gate):
     """It has its share of the question's time, is never left alone, and nobody is told to look whether it is up."""
-    release = threading.Event()
 
     class Slow(LocalEmbedding):
         def _encode(self, texts, *, is_query):
-            release.wait(9)
+            gate.wait(9)
             raise RuntimeError
 
     embedding = EmbeddingModel(Slow(), name="local:slow")
@@ -153,7 +150,7 @@ def test_a_model_in_this_process_is_only_slow():
         with pytest.raises(DeadlineExceededError, match="slow here; allow more time") as caught:
             embedding.embed_query("q", timeout_s=0.3)
         assert "is up" not in str(caught.value)
-    release.set()
+    gate.set()
     with pytest.raises(EmbeddingError, match="RuntimeError; run again"):
         embedding.embed_query("q")
 

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from document_bench import DOGS, INDEX, Bench
 from qdrant_servers import QdrantServer
-from redis_servers import OwnServer
-from waiting import in_threads, wait_until
+from waiting import Clock, in_threads, wait_until
 
 from agentic_retriever import errors
 from agentic_retriever.catalog.documents import MAX_TRIES, Claims
@@ -23,12 +22,9 @@ from agentic_retriever.ingestion.readers import BoundedReader
 from agentic_retriever.lifecycle.worker import DocumentWorker
 
 
-class Clock:
+class Calendar(Clock):
     def __init__(self):
-        self.now = datetime(2030, 1, 1, tzinfo=timezone.utc)
-
-    def __call__(self):
-        return self.now
+        super().__init__(datetime(2030, 1, 1, tzinfo=timezone.utc))
 
     def move(self, seconds):
         self.now += timedelta(seconds=seconds)
@@ -39,7 +35,7 @@ def texts(count):
 
 
 def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Clock()
+    bench, clock = Bench(tmp_path / "data"), Calendar()
     records = bench.documents.records
     records.clock = clock
     first = bench.upload()
@@ -67,7 +63,7 @@ def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tm
 
 
 def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Clock()
+    bench, clock = Bench(tmp_path / "data"), Calendar()
     bench.documents.records.clock = clock
     record = bench.upload()
     one, other = (Claims(bench.documents.records, owner, lease_s=60) for owner in ("one", "other"))
@@ -275,24 +271,19 @@ def test_an_index_that_another_process_holds_is_left_to_it(local_bench, monkeypa
 
 
 @pytest.mark.parametrize("by", ["postgresql", "redis"])
-def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch):
+def test_workers_of_other_processes_are_woken(by, request, tmp_path, monkeypatch, own_server, closed_at_end):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 600.0)
-    server = OwnServer(tmp_path) if by == "redis" else None
-    bench = Bench(tmp_path / "data", "" if server else request.getfixturevalue("postgres_url"))
+    server = own_server() if by == "redis" else None
+    bench = closed_at_end(Bench(tmp_path / "data", "" if server else request.getfixturevalue("postgres_url")))
     redis = {"redis_url": server.url} if server else {}
-    try:
-        bench.router = bench.open(**redis)
-        bench.indexed()  # so that the index is there
-        worker = bench.worker()
-        worker.start()
-        wait_until(lambda: not bench.documents.changed.is_set(), 20)
-        other = bench.open(**redis)  # whose event is another one, as in another process
-        record = other.documents.upload(DOGS, index=INDEX, filename="dogs.md")
-        assert other.documents.wait(record.id, timeout_s=30).status is DocumentStatus.INDEXED
-    finally:
-        bench.close()
-        if server is not None:
-            server.kill()
+    bench.router = bench.open(**redis)
+    bench.indexed()  # so that the index is there
+    worker = bench.worker()
+    worker.start()
+    wait_until(lambda: not bench.documents.changed.is_set(), 20)
+    other = bench.open(**redis)  # whose event is another one, as in another process
+    record = other.documents.upload(DOGS, index=INDEX, filename="dogs.md")
+    assert other.documents.wait(record.id, timeout_s=30).status is DocumentStatus.INDEXED
 
 
 def test_a_router_runs_one_worker_and_ends_it(tmp_path):

@@ -1,5 +1,6 @@
 import model_servers
 import pytest
+from waiting import Clock
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.llm import TierNeeds, build_client
@@ -57,14 +58,12 @@ def two(build, provider, other):
     return make
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Seconds that pass only when somebody sleeps or ``tick`` says so."""
 
     def __init__(self):
-        self.now, self.slept = 1_000.0, []
-
-    def __call__(self):
-        return self.now
+        super().__init__(1_000.0)
+        self.slept = []
 
     def tick(self, seconds):
         self.now += seconds

@@ -108,9 +108,9 @@ def test_filters_hold_for_every_part_and_when_all_fail_all_causes_are_told(index
     assert isinstance(caught.value.__cause__, errors.StoreError)
 
 
-def test_a_part_that_hangs_ends_with_the_time_and_one_thread_is_enough(index, settings):
-    begun, found, stuck = threading.Barrier(3), threading.Event(), threading.Event()
-    hybrid, waits = HybridRetriever(index, settings), {QUERY: found, PARTS[1]: stuck}
+def test_a_part_that_hangs_ends_with_the_time_and_one_thread_is_enough(index, settings, gate):
+    begun, found = threading.Barrier(3), threading.Event()
+    hybrid, waits = HybridRetriever(index, settings), {QUERY: found, PARTS[1]: gate}
 
     def retrieve(request):
         begun.wait(60)
@@ -121,7 +121,6 @@ def test_a_part_that_hangs_ends_with_the_time_and_one_thread_is_enough(index, se
         return result
 
     result = ask(PlannerRetriever(index, settings, retrieve=retrieve), QUERY, timeout_s=0.3)
-    stuck.set()
     assert result.nodes
     assert [step.step for step in result.degraded] == ["planner.part 2"]
     with pool(1) as workers:

@@ -1,6 +1,5 @@
 import importlib
 import math
-import threading
 import traceback
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -407,7 +406,7 @@ def test_scores_or_indices_that_do_not_fit_are_refused(name, given, reranker):
         reranker(name, given)[0].rerank("q", THREE, 5.0)
 
 
-def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(reranker):
+def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(reranker, gate):
     made, _ = reranker("cohere", RuntimeError(f"401 for key {KEY}"))
     with pytest.raises(LLMError) as caught:
         made.rerank("q", THREE, 5.0)
@@ -415,11 +414,9 @@ def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(rera
     assert "RuntimeError" in "".join(traceback.format_exception_only(caught.type, caught.value))
     with pytest.raises(LLMError, match="OSError"):
         reranker("cross_encoder", OSError("disk"))[0].rerank("q", THREE, 5.0)
-    stuck = threading.Event()
-    made, _ = reranker("cross_encoder", SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10)))
+    made, _ = reranker("cross_encoder", SimpleNamespace(predict=lambda pairs, **kwargs: gate.wait(10)))
     with pytest.raises(DeadlineExceededError):
         made.rerank("q", THREE, 0.05)
-    stuck.set()
 
 
 @pytest.mark.parametrize("made", [refining.CrossEncoderReranker("m"), refining.CohereReranker(Secret("k"), "m")])

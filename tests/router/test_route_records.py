@@ -21,6 +21,7 @@ from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeW
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
+from waiting import Clock
 
 from agentic_retriever import Budget, Strategy, errors
 from agentic_retriever.catalog.records import make_entry
@@ -289,19 +290,12 @@ SALTON = "Articles by Gerard Salton or others about clusters of documents"
 # The accounts of one query, and the order of nodes of several indexes
 
 
-class Time:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 def usage(calls=1, usd=0.0):
     return TierUsage(tier=Tier.CLOUD, model="m", calls=calls, prompt_tokens=5, completion_tokens=1, usd=usd)
 
 
 def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
-    time = Time()
+    time = Clock()
     spending = Spending(Budget(max_ms=2_000, max_usd=0.02, max_llm_calls=3), 2.0, time)
     spending.add([usage(2, 0.015)])
     time.now = 0.5
@@ -312,11 +306,11 @@ def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
     time.now = 2.0
     with pytest.raises(errors.DeadlineExceededError):
         spending.left("writing")
-    left = Spending(None, 9.0, Time()).left("x")
+    left = Spending(None, 9.0, Clock()).left("x")
     assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (9.0, None, None)
     one = LLMClient(FakeLLM(["one", "two", "three"]), tier=Tier.PRIMARY, timeout_s=5.0)
     client = TieredClient([one], timeout_s=5.0)
-    spending = Spending(Budget(max_llm_calls=2), 9.0, Time())
+    spending = Spending(Budget(max_llm_calls=2), 9.0, Clock())
     model = MeteredModel(client, spending)
     assert (model.tier, model.model) == (client.tier, client.model)
     assert [model.complete("p").text, model.complete("p", timeout_s=1.0).text] == ["one", "two"]
@@ -327,7 +321,7 @@ def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
 
 
 def test_choices_by_a_model_and_what_comes_before_the_extract_have_shares_of_the_time():
-    time = Time()
+    time = Clock()
     spending = Spending(None, 120.0, time)
     assert spending.choosing("x").timeout_s == pytest.approx(5)
     time.now = 2.0

@@ -191,12 +191,11 @@ class Hung(FakeEmbedding):
 
 
 @pytest.fixture
-def hung(monkeypatch):
+def hung(monkeypatch, gate):
     monkeypatch.setattr(model, "QUESTION_S", 0.2, raising=False)
     monkeypatch.setattr(profile, "DESCRIPTION_S", 0.2, raising=False)
-    Hung.back = threading.Event()
-    yield Hung(dimension=64)
-    Hung.back.set()
+    Hung.back = gate
+    return Hung(dimension=64)
 
 
 BOTH = "When does the owl hunt? How many hours does the cat sleep?"
@@ -337,19 +336,17 @@ async def test_a_removed_index_is_gone_its_name_is_free_and_a_closed_router_free
         await router.aquery("animals")
 
 
-async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sync_retriever(router, monkeypatch):
+async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sync_retriever(router, monkeypatch, gate):
     question = SLEEP
     decision = await router.aroute(question)
     assert decision.index.name == router.route(question).index.name
     assert (await router.aquery(question)).text == router.query(question).text
     retrieved, expected = await router.aretrieve(question), router.retrieve(question)
     assert [n.node.node_id for n in retrieved.nodes] == [n.node.node_id for n in expected.nodes]
-    release = threading.Event()
     adapter = router.resources.adapter(router.index("animals"), Strategy.VECTOR)
-    monkeypatch.setattr(adapter, "search", lambda _request: release.wait(10))
+    monkeypatch.setattr(adapter, "search", lambda _request: gate.wait(10))
     with within(1.4), pytest.raises(errors.DeadlineExceededError):
         await router.aretrieve("cat", index="animals", strategy="vector", budget=Budget(max_ms=200))
-    release.set()
 
 
 def test_a_damaged_index_does_not_take_the_others_down_and_another_model_is_a_clear_error(router, make):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from model_servers import chat, stream_body
-from redis_servers import OwnServer, free_port, garbage, misbehaving
+from redis_servers import REDIS, free_port, garbage, misbehaving
 from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION, asked, documents
 from store_tools import copied_store, where
 from waiting import wait_until, within
@@ -384,31 +384,6 @@ def test_abandoned_calls_leave_no_connection(make_tiers, ollama, cloud):
 # The router with real servers beside it, and with one that is stopped under way
 
 
-REDIS = "redis://127.0.0.1:6379/13"
-
-
-@pytest.fixture
-def redis_client():
-    """A client of the Redis server of this machine."""
-    redis = pytest.importorskip("redis", reason="the extra 'redis' is not installed")
-    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1, socket_timeout=2)
-    try:
-        client.ping()
-    except redis.RedisError as err:
-        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def own_redis(tmp_path):
-    """A Redis server of this test alone."""
-    pytest.importorskip("redis", reason="the extra 'redis' is not installed")
-    server = OwnServer(tmp_path)
-    yield server
-    server.kill()
-
-
 def plain(answer):
     """What two callers of one question have in common."""
     told = answer.to_dict()
@@ -444,7 +419,8 @@ def test_two_routers_share_answers_through_redis(make_tiers, ollama, redis_clien
             redis_client.delete(key)
 
 
-def test_redis_that_is_killed_and_comes_back(make_tiers, ollama, own_redis, patient):
+def test_redis_that_is_killed_and_comes_back(make_tiers, ollama, own_server, patient):
+    own_redis = own_server()
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers(redis_url=own_redis.url)
     assert router.query(QUESTION).text == GOOD

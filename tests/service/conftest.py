@@ -1,15 +1,12 @@
-import asyncio
 import shutil
-import threading
 
 import pytest
 from service_clients import client_of
-from waiting import wait_until
 
 pytest.importorskip("fastapi", reason="the extra 'service' is not installed")
 
 from agentic_retriever.indices.index import _copy_sparse
-from agentic_retriever.service.app import Server, create_app
+from agentic_retriever.service.app import create_app
 from agentic_retriever.service.settings import Role, ServiceSettings
 
 
@@ -49,27 +46,3 @@ def keys(make_app):
     """A key of each role, by its name; whoever takes this makes the service ask for keys."""
     table = make_app().state.service.keys._table
     return {role.name.lower(): table.create(role.name, role) for role in Role}
-
-
-@pytest.fixture
-def serve():
-    """Starts servers on free ports, in threads of their own; gives their addresses."""
-    started = []
-
-    def start(app):
-        object.__setattr__(app.state.service.settings, "port", 0)
-        urls = []
-        server = app.state.server = Server(app, on_start=urls.append)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-        started.append((server, thread))
-        thread.start()
-        wait_until(lambda: urls or not thread.is_alive(), 30)
-        assert urls, "the server did not start"
-        return urls[0]
-
-    yield start
-    for server, _ in started:
-        server.should_exit = True
-    for _, thread in started:
-        thread.join(30)
-        assert not thread.is_alive()

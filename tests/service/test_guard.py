@@ -5,7 +5,6 @@ import itertools
 from contextlib import closing
 
 import pytest
-from redis_servers import OwnServer
 from service_clients import client_of, with_key
 from small_indexes import QUESTION
 from waiting import wait_until
@@ -239,14 +238,13 @@ async def test_a_key_has_a_rate(make_app, keys):
         assert (await client.get("/v1/health/live", headers=with_key(keys["ask"]))).status_code == 200
 
 
-async def test_a_rate_is_shared_by_redis(make_app, keys, tmp_path):
-    server = OwnServer(tmp_path)
+async def test_a_rate_is_shared_by_redis(make_app, keys, own_server):
+    server = own_server()
     many = [make_app(settings={"rate": "3/hour"}, redis_url=server.url) for _ in range(2)]
     codes = []
     for app in [*many, *many]:
         async with client_of(app) as client:
             codes.append((await client.get("/v1/indexes", headers=with_key(keys["ask"]))).status_code)
-    server.kill()
     assert codes == [200, 200, 200, 429]
 
 

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import logging
 import pickle
-import threading
 import time
 import uuid
 
@@ -287,9 +286,7 @@ def test_one_store_serves_many_event_loops(store):
     assert [asyncio.run(store.aquery(ask())).ids for _ in range(3)] == [["node-00001"]] * 3
 
 
-async def test_a_deadline_ends_the_wait(store, monkeypatch):
-    go = threading.Event()
-    monkeypatch.setattr(type(store), "query", lambda self, query: go.wait(10))
+async def test_a_deadline_ends_the_wait(store, monkeypatch, gate):
+    monkeypatch.setattr(type(store), "query", lambda self, query: gate.wait(10))
     with within(2), pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(store.aquery(ask()), 0.05)
-    go.set()
