@@ -1,18 +1,14 @@
 """An index on a Qdrant server, and moving indexes there and back."""
 
 import logging
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
+from qdrant_servers import QdrantServer
 from server_tools import collections, drop_collections, memory_server, real_server
 from store_tools import WORDS, where
 from waiting import in_threads, wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from qdrant_servers import QdrantServer
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore
