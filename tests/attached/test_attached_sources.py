@@ -326,7 +326,7 @@ def test_a_qdrant_collection_is_read_page_by_page_and_anew_by_a_refresh(qdrant, 
     assert [i for i, _ in caught_up(made).keyword().search("parking", 5)] == [replaced[0].node_id]
 
 
-def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path):
+def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path, closed_at_end):
     index = vector_index(contracts())
     made = attached(index)
     seen = [made.version]
@@ -341,15 +341,13 @@ def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path):
     assert caught_up(made).version == seen[-1], "nothing changed meanwhile"
     assert seen == sorted(set(seen)), seen
     assert made.keyword().search("forty", 5)
-    held = QdrantEdgeVectorStore(tmp_path, dimension=64)
-    index = index_on(held, contracts())
+    index = index_on(closed_at_end(QdrantEdgeVectorStore(tmp_path, dimension=64)), contracts())
     made = attached(index)
     assert listed(made) == {"lease", "supply", "loan", "staff"}
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
     assert [i for i, _ in caught_up(made).keyword().search("parking permit", 5)] == ["new"]
     index.delete_nodes(["new"])
     assert caught_up(made).count() == 4
-    held.close()
 
 
 def test_what_takes_long_to_see_is_looked_at_once_a_second(qdrant):

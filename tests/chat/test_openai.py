@@ -153,13 +153,12 @@ def test_a_stream_that_breaks_says_so(chat, monkeypatch):
         list(ask(found.client, QUESTION, stream=True))
 
 
-def test_keys_and_roles_hold(keyed):
-    client = openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=keyed.keys["ask"], max_retries=0)
+def test_keys_and_roles_hold(keyed, closed_at_end):
+    client = closed_at_end(openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=keyed.keys["ask"], max_retries=0))
     assert "sixteen" in ask(client, QUESTION).choices[0].message.content
     with pytest.raises(openai.AuthenticationError) as caught:
         ask(client.with_options(api_key="wrong"), QUESTION)
     assert caught.value.type == "authentication_error"
-    client.close()
 
 
 def test_a_client_that_hangs_up_ends_the_answer(chat, gate):

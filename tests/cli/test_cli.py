@@ -146,9 +146,9 @@ def test_documents_and_indexes_are_removed_and_skipped_files_are_named(home):
     cli(home, "index", "remove", "mixed")
 
 
-def test_index_copy(home):
+def test_index_copy(home, closed_at_end):
     qdrant = pytest.importorskip("qdrant_servers")
-    server = qdrant.QdrantServer()
+    server = closed_at_end(qdrant.QdrantServer())
     there = environment(QDRANT_URL=server.url)
     done = cli(home, "index", "copy", "handbook", "--to", "server", "--as", "far", env=there)
     assert (done.returncode, done.stdout.splitlines()[0][:5]) == (0, "far: ")
@@ -156,7 +156,6 @@ def test_index_copy(home):
     asked = cli(home, "query", "How many days of annual leave?", "--index", "far", env=there)
     assert "28 days" in asked.stdout
     assert cli(home, "index", "remove", "far", env=there).returncode == 0
-    server.close()
 
 
 def test_doctor(home):

@@ -217,25 +217,23 @@ def test_batches_done_before_a_failure_stay_cached(tmp_path):
     assert computed == 1
 
 
-def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_path):
+def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_path, closed_at_end):
     disk, key = DiskVectorCache(tmp_path / "v.sqlite"), text_hash("a")
     disk.put_many("one", {key: np.array([1, 0], dtype=np.float32)})
     assert (disk.get_many("two", [key]), disk.get_many("one", [key])[key].tolist()) == ({}, [1, 0])
     disk.put_many("test:model", {key: np.full(32, np.nan, dtype=np.float32)})
-    embedding = model(FakeEmbedding(), disk=disk)
+    embedding = closed_at_end(model(FakeEmbedding(), disk=disk))
     vectors, computed = embedding.embed_passages(["a"])
     assert computed == 1
     assert np.isfinite(vectors).all()
-    embedding.close()
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, whatever its name says" * 40, b""])
-def test_unusable_cache_file_costs_speed_not_answers(tmp_path, content):
+def test_unusable_cache_file_costs_speed_not_answers(tmp_path, closed_at_end, content):
     path = tmp_path / "v.sqlite"
     path.write_bytes(content)
-    embedding = model(FakeEmbedding(), disk=DiskVectorCache(path))
+    embedding = closed_at_end(model(FakeEmbedding(), disk=DiskVectorCache(path)))
     assert embedding.embed_passages(["a"])[1] == 1
-    embedding.close()
 
 
 def test_packed_vectors_are_used_for_their_model_only(tmp_path):

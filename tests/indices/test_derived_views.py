@@ -155,18 +155,16 @@ print("done", flush=True)
 """
 
 
-def test_kill_9_while_building_then_again_is_complete(tmp_path, kill_while_running):
-    storage = IndexStorage(tmp_path)
+def test_kill_9_while_building_then_again_is_complete(storage, kill_while_running):
     index = storage.create("docs", EmbeddingModel(FakeEmbedding(), name="fake"), description="", chunks=CHUNKS)
     Indexer(index).add_documents([document(f"d{i}", f"vehicle{i}", sentences=8) for i in range(40)])
     storage.close()
-    assert kill_while_running(KILLED, (0.05, 0.2), tmp_path)
+    assert kill_while_running(KILLED, (0.05, 0.2), storage.data_dir)
     index = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
     Indexer(index).remove_documents(["d0"])
     index.build_views()
     check_leaves(index)
     assert len(stored(index, "summaries")) == 39
-    storage.close()
 
 
 @pytest.mark.parametrize("damage", ["state", "header", "collection", "points"])

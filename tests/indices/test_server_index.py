@@ -1,18 +1,14 @@
 """An index on a Qdrant server, and moving indexes there and back."""
 
 import logging
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
+from qdrant_servers import QdrantServer
 from server_tools import collections, drop_collections, memory_server, real_server
 from store_tools import WORDS, where
 from waiting import in_threads, wait_until
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from qdrant_servers import QdrantServer
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore
@@ -186,8 +182,8 @@ def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     assert words.sparse is kept
 
 
-def test_index_build_makes_them_again(tmp_path):
-    server = QdrantServer()
+def test_index_build_makes_them_again(tmp_path, closed_at_end):
+    server = closed_at_end(QdrantServer())
     config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, cache_max_entries=0, query_log="none")
     with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
         router.add_index("docs", [Document(text="Ships carry grain to the harbour.")], description="The harbour")
@@ -195,7 +191,6 @@ def test_index_build_makes_them_again(tmp_path):
         words.sparse = replace(words.sparse, fingerprint="older")
         router.build_views("docs")
         assert words.sparse.is_current
-    server.close()
 
 
 # Copying.
@@ -309,10 +304,10 @@ def test_what_cannot_be_copied_is_told_and_settings_that_are_missing_are_named(s
         IndexStorage(storage.data_dir, server=memory_server()).open("docs", embedding)
 
 
-def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages):
-    server = QdrantServer()
+def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages, closed_at_end):
+    server = closed_at_end(QdrantServer())
     config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, cache_max_entries=0)
-    storage = IndexStorage.from_config(config)
+    storage = closed_at_end(IndexStorage.from_config(config))
     index = made(storage, embedding, server=False)
     before = everything(index)
     refused = server._answer
@@ -329,15 +324,13 @@ def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages)
     server._answer = refused
     assert copy_index(storage, "docs", embedding, to="server").resumed > 0
     assert everything(storage.open("docs", embedding)) == before
-    storage.close()
-    server.close()
 
 
 # Through a router, over HTTP.
 
 
-def test_a_router_with_a_server(tmp_path, caplog):
-    server = QdrantServer(key="canary-4711")
+def test_a_router_with_a_server(tmp_path, caplog, closed_at_end):
+    server = closed_at_end(QdrantServer(key="canary-4711"))
     config = RouterConfig(
         data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_api_key="canary-4711",
         cache_max_entries=0, query_log="none",
@@ -366,4 +359,3 @@ def test_a_router_with_a_server(tmp_path, caplog):
     for path in (tmp_path / "data").rglob("*"):
         if path.is_file():
             assert b"canary-4711" not in path.read_bytes()
-    server.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from document_bench import CATS, DOGS, INDEX, Bench
+from document_bench import CATS, DOGS, INDEX
 from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from waiting import in_threads
@@ -92,9 +92,9 @@ def test_what_cannot_be_taken_is_refused_and_leaves_nothing(local_bench, content
     assert not list(local_bench.folder.rglob("files/*"))
 
 
-def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it(tmp_path, monkeypatch):
+def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it(local_bench, tmp_path, monkeypatch):
     monkeypatch.setattr("agentic_retriever.lifecycle.worker.POLL_S", 0.05)
-    bench, share, away = Bench(tmp_path / "data"), tmp_path / "share", tmp_path / "away"
+    bench, share, away = local_bench, tmp_path / "share", tmp_path / "away"
     bench.router = bench.open(storage_folder=str(share))
     with pytest.raises(errors.StoreError, match=r"storage_folder .*share is not there; mount it"):
         bench.upload()
@@ -121,7 +121,6 @@ def test_a_storage_folder_that_is_away_refuses_uploads_and_documents_wait_for_it
     assert bench.documents.get(dogs.id).status is DocumentStatus.PENDING
     away.rename(share)
     assert bench.documents.wait(dogs.id, timeout_s=30).status is DocumentStatus.INDEXED
-    bench.close()
 
 
 def test_worker_and_folder_have_a_model_describe_a_document_where_one_is_set(local_bench, tmp_path):

@@ -34,8 +34,8 @@ def texts(count):
     return {f"n{n}.md": f"# Text {n}\n\nThe cat of house {n} sleeps on stone {n}.".encode() for n in range(count)}
 
 
-def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Calendar()
+def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(local_bench):
+    bench, clock = local_bench, Calendar()
     records = bench.documents.records
     records.clock = clock
     first = bench.upload()
@@ -59,11 +59,10 @@ def test_a_claim_is_one_worker_s_until_it_ends_and_no_longer_than_three_tries(tm
     assert failed.status is DocumentStatus.FAILED
     assert "cut off 3 times" in failed.error_message
     assert "documents reprocess" in failed.error_message
-    bench.close()
 
 
-def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
-    bench, clock = Bench(tmp_path / "data"), Calendar()
+def test_clocks_that_jump_end_claims_early_at_most(local_bench):
+    bench, clock = local_bench, Calendar()
     bench.documents.records.clock = clock
     record = bench.upload()
     one, other = (Claims(bench.documents.records, owner, lease_s=60) for owner in ("one", "other"))
@@ -73,7 +72,6 @@ def test_clocks_that_jump_end_claims_early_at_most(tmp_path):
     assert one.renew({record.id: 50}) == {record.id}
     clock.move(-7 * 86_400)  # a claim that would last a week is taken as ended
     assert one.take().id == record.id
-    bench.close()
 
 
 def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(local_bench, monkeypatch):
@@ -222,23 +220,20 @@ def test_a_store_that_gives_no_answer_for_a_while_is_written_to_again_with_what_
     assert (done.status, away, times) == (DocumentStatus.INDEXED, [0], {done.id: 1})
 
 
-def test_connections_that_a_server_dropped_are_made_again(postgres_url, tmp_path):
+def test_connections_that_a_server_dropped_are_made_again(postgres_url, tmp_path, closed_at_end):
     import psycopg
 
-    bench = Bench(tmp_path / "data", postgres_url)
-    try:
-        first = bench.upload()
-        bench.router.start_worker()
-        assert bench.documents.wait(first.id, timeout_s=30).status is DocumentStatus.INDEXED
-        with psycopg.connect(postgres_url, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-                " AND pid <> pg_backend_pid() AND application_name = 'agentic-retriever'"
-            )
-        second = bench.upload(DOGS, "dogs.md")
-        assert bench.documents.wait(second.id, timeout_s=30).status is DocumentStatus.INDEXED
-    finally:
-        bench.close()
+    bench = closed_at_end(Bench(tmp_path / "data", postgres_url))
+    first = bench.upload()
+    bench.router.start_worker()
+    assert bench.documents.wait(first.id, timeout_s=30).status is DocumentStatus.INDEXED
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND application_name = 'agentic-retriever'"
+        )
+    second = bench.upload(DOGS, "dogs.md")
+    assert bench.documents.wait(second.id, timeout_s=30).status is DocumentStatus.INDEXED
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no limits to set there")
@@ -316,14 +311,10 @@ def test_workers_killed_in_every_state_and_at_random_lose_nothing_and_do_nothing
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
-def test_processes_that_share_a_catalog_and_a_server_process_each_document_once(postgres_url):
-    server = QdrantServer()
-    try:
-        command = [sys.executable, "-m", "benchmarks.worker_kills", "--documents", "18", "--workers", "4"]
-        command += ["--url", postgres_url, "--qdrant", server.url]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    finally:
-        server.close()
+def test_processes_that_share_a_catalog_and_a_server_process_each_document_once(postgres_url, closed_at_end):
+    command = [sys.executable, "-m", "benchmarks.worker_kills", "--documents", "18", "--workers", "4"]
+    command += ["--url", postgres_url, "--qdrant", closed_at_end(QdrantServer()).url]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr[-2000:]
     told = json.loads(run.stdout)
     assert (told["processed"], told["documents"]) == ({"1": 18}, {"indexed": 16, "failed": 2})

@@ -88,16 +88,15 @@ class TestQdrantEdgeVectorStore(VectorStoreContract):
         with contextlib.ExitStack() as self.closing:
             yield
 
-    def test_payloads_are_those_of_llama_indexs_own_store(self, tmp_path):
+    def test_payloads_are_those_of_llama_indexs_own_store(self, tmp_path, closed_at_end):
         """So collections can move between the two."""
-        client = QdrantClient(":memory:")
+        client = closed_at_end(QdrantClient(":memory:"))
         QdrantVectorStore("c", client=client, dense_vector_name="").add(contract_nodes())
         ours = self.make_store(tmp_path, 8)
         ours.add(contract_nodes())
         theirs, _ = client.scroll("c", limit=100)
         mine, _ = ours.client.scroll(ScrollRequest(limit=100, with_payload=True))
         assert {str(record.id): record.payload for record in mine} == {str(r.id): r.payload for r in theirs}
-        client.close()
 
 
 class TestQdrantVectorStore(VectorStoreContract):

@@ -227,11 +227,11 @@ def test_of_the_nodes_of_a_cluster_another_is_asked_when_one_fails(fault):
         server.close()
 
 
-def test_a_server_that_never_answers_is_left_alone_for_a_while(faulty):
+def test_a_server_that_never_answers_is_left_alone_for_a_while(faulty, closed_at_end):
     server, _ = faulty
     clock = [0.0]
     breaker = Breaker(failures=3, cooldown_s=1.0, clock=lambda: clock[0])
-    link = QdrantLink(server.url, api_key=Secret(CANARY), pause=lambda _s: None, breaker=breaker)
+    link = closed_at_end(QdrantLink(server.url, api_key=Secret(CANARY), pause=lambda _s: None, breaker=breaker))
     for server.always, limit in ((500, 5.0), ("hang", 0.1)):  # the first is an answer
         for _ in range(3):
             with pytest.raises(errors.StoreUnreachableError):
@@ -247,7 +247,6 @@ def test_a_server_that_never_answers_is_left_alone_for_a_while(faulty):
     wait_until(lambda: breaker.state is BreakerState.CLOSED)
     assert link.check(5.0)
     server.released.set()
-    link.close()
 
 
 def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
@@ -289,12 +288,12 @@ def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
         assert seen[-1]["searches"][0]["params"] == {"hnsw_ef": 256}
 
 
-def test_neither_the_key_nor_an_url_that_cannot_be_used_is_shown(served):
+def test_neither_the_key_nor_an_url_that_cannot_be_used_is_shown(served, closed_at_end):
     for url in ("", "localhost:6333", "ftp://h", f"http://user:{CANARY}@h", "http://h:99999", "http://h?k=v"):
         with pytest.raises(errors.ConfigError, match="qdrant_url") as caught:
             QdrantLink(url)
         assert CANARY not in shown(caught.value)
-    link = QdrantLink(served.url, api_key=Secret(CANARY))
+    link = closed_at_end(QdrantLink(served.url, api_key=Secret(CANARY)))
     store = QdrantServerVectorStore(link, fresh_name())
     store.add([make_node(0)])
     told = [repr(link), str(link), repr(store), str(store), json.dumps(store.to_dict()), store.model_dump_json()]
@@ -302,7 +301,6 @@ def test_neither_the_key_nor_an_url_that_cannot_be_used_is_shown(served):
     with pytest.raises(errors.StoreUnreachableError) as caught:
         QdrantServerVectorStore(QdrantLink(served.url, api_key=Secret("wrong")), "c").count()
     assert CANARY not in shown(caught.value)
-    link.close()
 
 
 # Search by words, which ranks as the keyword index does.

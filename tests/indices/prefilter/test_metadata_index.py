@@ -553,8 +553,7 @@ def search(large, workers):
     return [(n.node.node_id, round(n.score, 5)) for n in nodes]
 
 
-def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version_are_never_used(tmp_path):
-    storage = IndexStorage(tmp_path)
+def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version_are_never_used(storage, monkeypatch):
     model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION, embed_batch_size=512), name="fake", batch_size=512)
     large = storage.create("rows", model, description="", chunks=ChunkSettings())
     rows = [
@@ -569,11 +568,9 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
         assert large.vector_rows() is not None
         calls = []
         original = type(large.vector_store).query
-        type(large.vector_store).query = lambda *args, **kw: calls.append(1) or original(*args, **kw)
-        try:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(large.vector_store), "query", lambda *a, **kw: calls.append(1) or original(*a, **kw))
             in_memory = search(large, workers)
-        finally:
-            type(large.vector_store).query = original
         assert (in_memory, len(in_memory)) == (by_engine, 12)
         assert not calls
         metadata = {"kind": "k1", "year": 40}
@@ -587,20 +584,17 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
         assert search(large, workers)[0][0] == "fresh"
         Indexer(large).remove_documents(["fresh"])
         assert "fresh" not in {node_id for node_id, _ in search(large, workers)}
-    storage.close()
 
 
-def test_small_indexes_do_without_and_a_vector_that_cannot_be_compared_gives_none(tmp_path):
+def test_small_indexes_do_without_and_a_vector_that_cannot_be_compared_gives_none(storage):
     a, other = (built({"a": {}}).candidates(None) for _ in range(2))
     rows = VectorRows(["a"], unit(1), 1, a.numbering)
     for vector in ([0.0] * DIMENSION, [float("nan")] * DIMENSION, [1.0], []):
         assert rows.nearest(vector, a, 1) is None
     assert rows.nearest([1.0] * DIMENSION, other, 1) is None
-    storage = IndexStorage(tmp_path)
     model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION), name="fake")
     made = storage.create("small", model, description="", chunks=ChunkSettings())
     Indexer(made).add_nodes([TextNode(id_="a", text="a")])
     assert made.vector_rows() is None
     assert made._vector_rows._reader is None
     assert made.vector_rows() is None
-    storage.close()
