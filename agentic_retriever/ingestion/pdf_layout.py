@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby, pairwise
@@ -413,6 +413,7 @@ def _without_running(pages: Sequence[Page]) -> None:
     ]
     most = max(1, 0.4 * sum(bool(page.sheets) for page in pages))
     steady = {offset for offset, count in Counter(one for page in offsets for one in page).items() if count > most}
+    said = Counter(_words_text(row[2]) for ends in margins for rows in ends for row in rows)
     kept: list[list[Word]] = []
     for at, (page, ends) in enumerate(zip(pages, margins, strict=True)):
         around = [key for one in (*keys[max(0, at - _AROUND) : at], *keys[at + 1 : at + 1 + _AROUND]) for key in one]
@@ -422,7 +423,7 @@ def _without_running(pages: Sequence[Page]) -> None:
                 near = set(_nearby((side, *row[:2])))
                 often = counts[side, row[0], row[1]] > most or sum(key in near for key in around) > 1
                 numbered = row is rows[0] and any((side, one) in steady for one in _offsets([row], at))
-                if not often and not numbered:
+                if not numbered and (not often or (not side and _is_heading(row[2], page, said))):
                     break
                 dropped.update(row[2])
         kept.append([word for word in page.sheets[0].words if word not in dropped] if page.sheets else [])
@@ -430,6 +431,12 @@ def _without_running(pages: Sequence[Page]) -> None:
         for page, words in zip(pages, kept, strict=True):
             if page.sheets:
                 page.sheets[0].words = words
+
+
+def _is_heading(words: Sequence[Word], page: Page, said: Mapping[str, int]) -> bool:
+    """Tell whether a line at the top of a page is larger than its text and stands nowhere else: "23 Release 0.2.5"."""
+    text, size = _words_text(words), median(word.size for word in page.sheets[0].words)
+    return said[text] == 1 and any(map(str.isdecimal, text)) and min(word.size for word in words) > _LARGER * size
 
 
 def _printed(sheets: Sequence[Sheet]) -> dict[float, tuple[float, float]]:

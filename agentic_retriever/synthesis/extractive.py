@@ -222,7 +222,7 @@ class ExtractiveSynthesizer:
         """Choose sentences, by their words alone when embedding them takes longer than ``timeout_s``."""
         tokenizer = Tokenizer(language)
         question = Question.of(query, tokenizer)
-        found = _candidates(passages, tokenizer)
+        found = [_without_thousands(c, question.terms) for c in _candidates(passages, tokenizer)]
         weights = question.weights([c.terms for c in found])
         by_words, by_heading = _word_scores(found, question, weights)
         cosines, degraded = self._cosines(found, by_words + by_heading, query_vector, timeout_s)
@@ -449,6 +449,13 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     return found
 
 
+def _without_thousands(c: Candidate, terms: Sequence[str]) -> Candidate:
+    """A sentence without numbers that it has only with their thousands apart, as "2,009", which is no year."""
+    there = [term for term in terms if term in c.terms and term.isdecimal() and term not in c.text]
+    apart = {term for term in there if re.search(rf"\b{term[:-3]}[.,]{term[-3:]}\b", c.text)}
+    return replace(c, terms=c.terms - apart) if apart else c
+
+
 def _is_defined(text: str, begin: int, end: int) -> bool:
     """Tell whether a few words are a paragraph of their own, which the next one is about."""
     piece, behind = text[begin:end].strip(), text[end:]
@@ -659,7 +666,7 @@ _ENOUGH: Final = 0.5
 _LISTED: Final = 0.6
 _IDENTITY: Final = 1.5
 _NUMBER_IN_NAME: Final = 3.0
-_DIVERSITY: Final = 0.3
+_DIVERSITY: Final = 0.15
 # What a sentence loses by each that is chosen of its passage: less in one that stands far above the second.
 _SAME_PASSAGE: Final = 0.3
 _LEAST_WHOLE: Final = 0.55

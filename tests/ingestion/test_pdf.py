@@ -267,6 +267,17 @@ def test_tables_with_lines_between_their_cells_alone_are_whole_and_read_by_colum
     assert rows == [f"| {side}-{row} | {cells} |" for side in ("left", "right") for row in range(10)]
 
 
+def test_a_heading_at_the_top_of_pages_that_has_another_number_on_each_is_no_running_head(read_one):
+    paper = Paper("Release notes of the pump")
+    for number in range(1, 7):
+        paper.add_page()
+        paper.line(f"{number} Release 0.2.{9 - number}", size=14, style="B", height=7)
+        paper.paragraph(FILLER * 2)
+    text = read_one("a.pdf", paper.data).text
+    assert [line for line in text.split("\n") if "#" in line] == [f"# {n} Release 0.2.{9 - n}" for n in range(1, 7)]
+    assert "notes of the pump" not in text
+
+
 def test_rows_without_lines_between_them_are_told_by_a_column_of_figures(read_one):
     paper = Paper()
     paper.add_page()

@@ -91,6 +91,12 @@ def test_the_sentence_behind_the_best_comes_with_it_where_it_may_be_the_reason_o
     assert shown(extracted(query, f"{answer} It has a name{', as was said' * 12}.").citations[0].quote) == answer
 
 
+def test_thousands_are_no_year():
+    rows = [make_node("| HAWAII | 377 | 12 |"), make_node("| MAINE | 2,009 | 13 |", doc_id="other")]
+    found = ExtractiveSynthesizer(1).extract("How many were in Hawaii in 2009?", assemble(rows, max_chars=9_999))
+    assert found.citations[0].quote == "| HAWAII | 377 | 12 |"
+
+
 def test_an_extract_without_the_figure_that_is_asked_for_has_less_support():
     query = "On which date was bc 1.07.1 released?"
     assert extracted(query, "This is bc 1.07.1, released as all others.").support == 0.8
