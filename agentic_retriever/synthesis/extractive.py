@@ -238,8 +238,8 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
-        figures, quotes = question.kinds & NUMERIC, [citation.quote for citation in citations]
-        figureless = figures and all(satisfaction(figures, quote, query) < 1 for quote in quotes)
+        figures, least = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else _NUMBER_WORD
+        figureless = figures and all(satisfaction(figures, citation.quote, query) < least for citation in citations)
         return Extraction(
             text=text,
             citations=citations,

@@ -101,6 +101,7 @@ def test_an_extract_without_the_figure_that_is_asked_for_has_less_support():
     query = "On which date was bc 1.07.1 released?"
     assert extracted(query, "This is bc 1.07.1, released as all others.").support == 0.8
     assert extracted(query, "Of bc 1.07.1, released on 7 April 2017.").support == 1
+    assert extracted("How many lamps are there?", "There are two lamps.").support == 1
 
 
 def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
