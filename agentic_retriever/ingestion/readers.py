@@ -377,24 +377,26 @@ _PARAGRAPH = re.compile(r"(?:^[ \t]*\S.*\n?)+", re.MULTILINE)
 
 
 def _with_listed_headings(text: str) -> str:
-    """Make headings of paragraphs that a list further up holds, as of an FAQ its questions, and drop the list."""
+    """Make headings of paragraphs that a list further up holds, as of an FAQ its questions, and take them out of it."""
     paragraphs = [[line.strip() for line in found[0].splitlines()] for found in _PARAGRAPH.finditer(text)]
     listed = dict[str, tuple[int, int]]()  # the list that a line is of, and its place there
-    heads, held = dict[int, int](), Counter[int]()
+    heads, held = dict[int, int](), dict[int, set[int]]()
     for number, lines in enumerate(paragraphs):
         of, at = listed.get(lines[0], (-1, 0))
         if len(lines) < _LISTED and of >= 0 and paragraphs[of][at : at + len(lines)] == lines:
             heads[number] = of
-            held[of] += len(lines)
+            held.setdefault(of, set()).update(range(at, at + len(lines)))
         elif len(lines) >= _LISTED:
             listed.update({line: (number, place) for place, line in enumerate(lines)})
-    lists = [number for number, lines in held.items() if lines > _MOSTLY * len(paragraphs[number])]
-    numbers = count()
+    lists = {number for number, places in held.items() if len(places) > _MOSTLY * len(paragraphs[number])}
+    first, numbers = min(lists, default=0), count()
 
     def written(found: re.Match[str]) -> str:
-        of = heads.get(number := next(numbers))
-        title = " ".join(paragraphs[number]).lstrip("# ")
-        return "" if number in lists else f"{'##' if of == lists[0] else '###'} {title}\n" if of in lists else found[0]
+        number = next(numbers)
+        if number in lists:
+            return "".join(f"{line}\n" for at, line in enumerate(paragraphs[number]) if at not in held[number])
+        title, of = " ".join(paragraphs[number]).lstrip("# "), heads.get(number)
+        return f"{'##' if of == first else '###'} {title}\n" if of in lists else found[0]
 
     return _PARAGRAPH.sub(written, text) if lists else text
 

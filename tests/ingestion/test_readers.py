@@ -333,6 +333,8 @@ def test_what_a_list_names_before_are_the_headings_of_a_text_and_the_list_goes(r
     assert parts == ["Contents", heads[0], "   It waits.", heads[1], "   Is it on?", heads[2], "   Ada."]
     one_is_missing = FAQ.replace("\n2. It prints nothing, whatever\n   I do.\n", "")
     assert read_one("a.txt", one_is_missing).text == one_is_missing
+    repeated = "a b\nc d\ne f\n\na b\n\na b\n\na b\n"
+    assert read_one("a.txt", repeated).text == repeated
 
 
 @pytest.mark.parametrize(("text", "heads"), [
