@@ -33,7 +33,7 @@ _Item = documents.SourceDocument | documents.SkippedSource
 # Markdown, plain text and HTML
 
 _TOP_HEADING_WITHIN = 20_000
-_EMBEDDED_TABLE = re.compile(r"(?ims)^(```|~~~).*?(?:^\1|\Z)|<table\b(?:(?!<table\b).)*?</table>")
+_EMBEDDED_TABLE = re.compile(r"(?ims)^(```|~~~).*?(?:^\1|\Z)|^[ \t]*<table\b(?:(?!<table\b).)*?</table>")
 
 
 def _read_markdown(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
@@ -54,7 +54,8 @@ def _read_markdown(file: documents.SourceFile) -> Iterator[documents.SourceDocum
 def _markdown_of(found: re.Match[str]) -> str:
     """A table that is written as HTML in Markdown; code stays, and so does a table without text."""
     with suppress(SourceError):
-        return found[0] if found[1] else f"\n\n{html_to_text(found[0].encode())[1]}\n\n"
+        if not found[1] and "<tr" in found[0].lower():
+            return f"\n\n{html_to_text(found[0].encode())[1]}\n\n"
     return found[0]
 
 

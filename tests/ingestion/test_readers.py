@@ -361,6 +361,8 @@ def test_a_table_of_html_within_markdown_is_read_and_one_within_code_is_not(read
     rows = "| Name | Default |\n| --- | --- |\n| speed | 1 & up |"
     text = read_one("a.md", f"Options:\n{table}\n```\n{table}\n```\n<table><img></table>\n").text
     assert text == f"Options:\n\n\n{rows}\n\n\n```\n{table}\n```\n<table><img></table>\n"
+    for told in ("Of `<table>`.\n\n# B\n\n`</table>`\n", "<table> begins\n\n# B\n\na </table>\n"):
+        assert read_one("a.md", told).text == told
 
 
 @pytest.mark.parametrize("suffix", [".md", ".txt", ".html", ".csv", ".rst", ".pod"])
