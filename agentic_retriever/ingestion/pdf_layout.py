@@ -323,12 +323,12 @@ def _cells(
 
 def _rows_by_figures(row: list[list[_Line]]) -> list[list[str]]:
     """The texts of a row; as several rows, where a column of figures says that no lines were drawn between them."""
-    columns = [lines for lines in row if all(_FIGURE.fullmatch(line.text) for line in lines)]
-    tops = [line.y - 0.4 * line.size for line in max(columns, key=len, default=[])]
-    rows = [["" for _ in row] for _ in (tops if len(tops) >= _ENOUGH_FIGURES else [0])]
+    figures = max((lines for lines in row if all(_FIGURE.fullmatch(one.text) for one in lines)), key=len, default=[])
+    tops = [line.y - 0.4 * line.size for line in figures] if len(figures) >= _ENOUGH_FIGURES else []
+    rows = [["" for _ in row] for _ in tops or [0]]
     for column, lines in enumerate(row):
         for line in lines:
-            cells = rows[max(0, sum(top <= line.y for top in tops) - 1) if len(rows) > 1 else 0]
+            cells = rows[max(0, sum(top <= line.y for top in tops) - 1)]
             cells[column] = f"{cells[column]}\n{line.text}".strip()
     return [cells for cells in rows if any(cells)]
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
-from itertools import chain, count, groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn
 
@@ -379,25 +379,25 @@ _PARAGRAPH = re.compile(r"(?:^[ \t]*\S.*\n?)+", re.MULTILINE)
 
 def _with_listed_headings(text: str) -> str:
     """Make headings of paragraphs that a list further up holds, as of an FAQ its questions, and take them out of it."""
-    paragraphs = [[line.strip() for line in found[0].splitlines()] for found in _PARAGRAPH.finditer(text)]
-    listed = dict[str, tuple[int, int]]()  # the list that a line is of, and its place there
+    paragraphs = {one.start(): [line.strip() for line in one[0].splitlines()] for one in _PARAGRAPH.finditer(text)}
+    listed = dict[str, tuple[int, int]]()  # where the list begins that a line is of, and its place there
     heads, held = dict[int, int](), dict[int, set[int]]()
-    for number, lines in enumerate(paragraphs):
+    for start, lines in paragraphs.items():
         of, at = listed.get(lines[0], (-1, 0))
         if len(lines) < _LISTED and of >= 0 and paragraphs[of][at : at + len(lines)] == lines:
-            heads[number] = of
+            heads[start] = of
             held.setdefault(of, set()).update(range(at, at + len(lines)))
         elif len(lines) >= _LISTED:
-            listed.update({line: (number, place) for place, line in enumerate(lines)})
-    lists = {number for number, places in held.items() if len(places) > _MOSTLY * len(paragraphs[number])}
-    first, numbers = min(lists, default=0), count()
+            listed.update({line: (start, place) for place, line in enumerate(lines)})
+    lists = {start for start, places in held.items() if len(places) > _MOSTLY * len(paragraphs[start])}
+    first = min(lists, default=0)
 
-    def written(found: re.Match[str]) -> str:
-        number = next(numbers)
-        if number in lists:
-            return "".join(f"{line}\n" for at, line in enumerate(paragraphs[number]) if at not in held[number])
-        title, of = " ".join(paragraphs[number]).lstrip("# "), heads.get(number)
-        return f"{'##' if of == first else '###'} {title}\n" if of in lists else found[0]
+    def written(paragraph: re.Match[str]) -> str:
+        start = paragraph.start()
+        lines, of = paragraphs[start], heads.get(start)
+        if start in lists:
+            return "".join(f"{line}\n" for at, line in enumerate(lines) if at not in held[start])
+        return f"{'##' if of == first else '###'} {' '.join(lines).lstrip('# ')}\n" if of in lists else paragraph[0]
 
     return _PARAGRAPH.sub(written, text) if lists else text
 
@@ -412,7 +412,7 @@ def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]
     text = _FILLED.sub(r"## \1", _with_listed_headings(text))
     text = _RST_HEADING.sub(lambda found: _rst_heading(found, styles) if _IS_TITLE(found["title"]) else found[0], text)
     text = _RELEASE.sub(r"## \g<0>", text) if len(_RELEASE.findall(text)) >= _REPEATED else text
-    if len(_CENTRED.findall(text)) >= _REPEATED and not re.search("^#", text, re.MULTILINE):
+    if not re.search("^#", text, re.MULTILINE) and len(_CENTRED.findall(text)) >= _REPEATED:
         text = _CENTRED.sub(r"## \1\n", text)
     yield file.document(text, kind="txt")
 

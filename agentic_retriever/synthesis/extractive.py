@@ -102,6 +102,8 @@ def coverage(weights: Weights, terms: Collection[str]) -> float:
 
 
 def satisfaction(kinds: AbstractSet[str], text: str, query: str) -> float:
+    if not kinds:
+        return 0.0
     body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
     body = body if _LABELS.search(query) else _LABEL.sub(" ", body)
     counts = "count" in kinds and (counted := _counted(query)) is not None and counted.search(body) is not None
@@ -238,8 +240,8 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
-        figures, least = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else _NUMBER_WORD
-        figureless = figures and all(satisfaction(figures, citation.quote, query) < least for citation in citations)
+        figures, enough = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else _NUMBER_WORD
+        figureless = figures and all(satisfaction(figures, citation.quote, query) < enough for citation in citations)
         return Extraction(
             text=text,
             citations=citations,
@@ -776,8 +778,8 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Qu
     if POLAR in question.kinds:  # what begins with yes or no in the section of the best
         beside = [j for j, c in enumerate(found) if c.place == found[ranked[0]].place]
         picked.update([j for j in beside if _patterns("shows")[POLAR].search(found[j].text)][:1])
+    picked.update(_answer_behind(found, ranked[0], question))
     for at, i in enumerate(ranked):
-        picked.update(_answer_behind(found, i, question) if not at else ())
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):

@@ -68,18 +68,16 @@ def test_questions_for_what_holds_by_default_are_seen(query):
     assert "default" in Question.of(query, Tokenizer()).kinds
 
 
-def extracted(query, text, most=1):
-    return ExtractiveSynthesizer(most).extract(query, assemble([make_node(text)], max_chars=9_999))
-
-
 def test_the_number_of_a_table_is_no_figure_and_its_caption_no_sentence():
     text = "Die LDAP-Version und mehr von libnss-ldap steht in Tabelle 11.2.\n\nTabelle 11.2.\n\n"
     text += "| Frage | Antwort |\n| --- | --- |\n| Zu verwendende LDAP-Version | 3 |\n| Konto | cn=admin |\n"
     query = "Welche LDAP-Version hat libnss-ldap?"
     assert "version" in Question.of(query, Tokenizer("de")).kinds
-    assert extracted(query, text).citations[0].quote == "| Zu verwendende LDAP-Version | 3 |"
-    assert [shown(one.quote) for one in extracted("Tabelle?", "Tabelle 11.2.\n\nWorte.").citations] == ["Worte."]
-    assert extracted("In which table is it?", "It is in table 11.2.").citations
+    found = extract(query, [make_node(text)], "de", max_sentences=1)
+    assert found.citations[0].quote == "| Zu verwendende LDAP-Version | 3 |"
+    alone = extract("Tabelle?", [make_node("Tabelle 11.2.\n\nWorte.")], "de", max_sentences=1)
+    assert [shown(one.quote) for one in alone.citations] == ["Worte."]
+    assert extract("In which table is it?", [make_node("It is in table 11.2.")], max_sentences=1).citations
 
 
 @pytest.mark.parametrize(("query", "first", "behind"), [
@@ -88,20 +86,21 @@ def test_the_number_of_a_table_is_no_figure_and_its_caption_no_sentence():
 ])  # fmt: skip
 def test_the_sentence_behind_the_best_comes_with_it_where_it_may_be_the_reason_or_has_the_figure(query, first, behind):
     answer = f"{first}{', as was said' * 12}. {behind}{', as was said' * 12}."
-    assert shown(extracted(query, f"{answer} It has a name{', as was said' * 12}.").citations[0].quote) == answer
+    node = make_node(f"{answer} It has a name{', as was said' * 12}.")
+    assert shown(extract(query, [node], max_sentences=1).citations[0].quote) == answer
 
 
 def test_thousands_are_no_year():
     rows = [make_node("| HAWAII | 377 | 12 |"), make_node("| MAINE | 2,009 | 13 |", doc_id="other")]
-    found = ExtractiveSynthesizer(1).extract("How many were in Hawaii in 2009?", assemble(rows, max_chars=9_999))
+    found = extract("How many were in Hawaii in 2009?", rows, max_sentences=1)
     assert found.citations[0].quote == "| HAWAII | 377 | 12 |"
 
 
 def test_an_extract_without_the_figure_that_is_asked_for_has_less_support():
     query = "On which date was bc 1.07.1 released?"
-    assert extracted(query, "This is bc 1.07.1, released as all others.").support == 0.8
-    assert extracted(query, "Of bc 1.07.1, released on 7 April 2017.").support == 1
-    assert extracted("How many lamps are there?", "There are two lamps.").support == 1
+    assert extract(query, [make_node("This is bc 1.07.1, released as all others.")]).support == 0.8
+    assert extract(query, [make_node("Of bc 1.07.1, released on 7 April 2017.")]).support == 1
+    assert extract("How many lamps are there?", [make_node("There are two lamps.")]).support == 1
 
 
 def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
