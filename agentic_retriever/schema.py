@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from typing_extensions import Self
 
 from agentic_retriever.errors import ConfigError, InvalidQueryError, RoutingError
-from agentic_retriever.show import render, short_text
+from agentic_retriever.show import drawn_by
 
 if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
@@ -413,10 +413,7 @@ class Selection(Record):
         object.__setattr__(self, "evidence", frozen({name: frozen(kinds) for name, kinds in self.evidence.items()}))
         object.__setattr__(self, "names", self.names or (self.name,))
 
-    def _repr_html_(self) -> str:
-        return render("selection.html", selection=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("selection.html", "selection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -473,10 +470,7 @@ class RouteDiff:
         """Return plain JSON types."""
         return [one.to_dict() for one in self.differences]
 
-    def _repr_html_(self) -> str:
-        return render("diff.html", diff=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("diff.html", "diff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,10 +548,7 @@ class RouteDecision(Record):
         """Tell in what another, later decision differs from this one; times and money are left out."""
         return RouteDiff(tuple(_differences(_comparable(self), _comparable(other), "")))
 
-    def _repr_html_(self) -> str:
-        return render("decision.html", decision=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("decision.html", "decision")
 
 
 def _no_record(problem: str) -> RoutingError:
@@ -625,10 +616,7 @@ class Retrieval:
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
 
-    def _repr_html_(self) -> str:
-        return render("retrieval.html", found=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("retrieval.html", "found")
 
 
 _REFERENCE_CHARS: Final = 160
@@ -824,7 +812,4 @@ class Answer(Record):
         """Read what :meth:`to_dict` wrote, without its nodes; ``ValueError`` if it is something else."""
         return _read(cls, {**data, "nodes": ()})
 
-    def _repr_html_(self) -> str:
-        return render("answer.html", answer=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("answer.html", "answer")

@@ -24,7 +24,7 @@ from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, MAPPED_SECTIO
 from agentic_retriever.ingestion.documents import clean_text
 from agentic_retriever.ingestion.sections import map_sections, title_sections
 from agentic_retriever.llm import ModelClient
-from agentic_retriever.show import render, short_text
+from agentic_retriever.show import drawn_by
 from agentic_retriever.stores.points import embedded_text, plain_metadata, unit_vectors
 from agentic_retriever.text.references import without_titles
 
@@ -59,10 +59,7 @@ class IngestReport:
     def __add__(self, other: IngestReport) -> IngestReport:
         return IngestReport(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
-    def _repr_html_(self) -> str:
-        return render("ingest_report.html", report=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("ingest_report.html", "report")
 
 
 class Indexer:

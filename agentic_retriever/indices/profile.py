@@ -28,7 +28,7 @@ from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.json_files import Count, FileTable, NotNegative, Share, load_model, model_bytes, write_atomically
 from agentic_retriever.schema import Strategy
-from agentic_retriever.show import render, short_text
+from agentic_retriever.show import drawn_by
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.language_files import packaged_json
@@ -91,10 +91,7 @@ class IndexProfile:
     whole: bool = True  # made from all nodes, and not from a description alone; saved profiles always were
     languages: Sequence[str] = ()  # each that at least one node in twenty is written in; () where it was not counted
 
-    def _repr_html_(self) -> str:
-        return render("profile.html", profile=self)
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("profile.html", "profile")
 
     def save(self, folder: Path) -> None:
         """Write the profile in one file, without pickle."""

@@ -16,7 +16,7 @@ from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm.calls import AsyncPieces, Pieces
 from agentic_retriever.retrievers.base import RetrievedNode, details, prepared_copies
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
-from agentic_retriever.show import render, short_text, shortened, signals_text
+from agentic_retriever.show import drawn_by, shortened, signals_text
 from agentic_retriever.synthesis import StreamControl
 
 MAX_CHARS: Final = 2_000_000  # with more text than this in its nodes an answer is not kept: 500 must fit in the memory
@@ -223,10 +223,7 @@ class Explanation:
         ]
         return {"decision": self.decision.to_dict(), "cards": cards, "text": self.lines()}
 
-    def _repr_html_(self) -> str:
-        return render("text.html", text=str(self))
-
-    _repr_pretty_ = short_text
+    _repr_html_, _repr_pretty_ = drawn_by("text.html", "text")
 
     def _index(self) -> Iterator[str]:
         stage = self.decision.index

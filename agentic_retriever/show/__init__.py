@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jinja2 import Environment
 
@@ -78,6 +78,11 @@ def short_text(value: object, printer: Any, cycle: bool) -> None:  # noqa: ANN40
     """
     written = str(value) if type(value).__str__ is not object.__str__ else repr(value)
     printer.text(_clean(written if len(written) <= _MAX_PLAIN_CHARS else f"{written[: _MAX_PLAIN_CHARS - 1]}…"))
+
+
+def drawn_by(template: str, name: str) -> tuple[Callable[[object], str], Callable[[object, Any, bool], None]]:
+    """Return ``_repr_html_`` and ``_repr_pretty_`` for the body of a class that a template knows by a name."""
+    return lambda value: render(template, **{name: value}), short_text
 
 
 def figure_text(value: float | None, digits: int = 3) -> str:
