@@ -28,19 +28,12 @@ from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import PackedVectors, embedding_name, query_hash, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
-from agentic_retriever.evaluation import datasets, measures, peers, results
+from agentic_retriever.evaluation import datasets, measures, peers, results, routing
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.intents import intent_dataset
 from agentic_retriever.evaluation.measures import AUTO, ORACLE
 from agentic_retriever.evaluation.peers import Journal, Run, peer_contestants, router_contestant
 from agentic_retriever.evaluation.results import Benchmark, BenchOptions, TargetResult
-from agentic_retriever.evaluation.routing import (
-    ASKS_A_MODEL,
-    RoutingBenchmark,
-    RoutingMaterial,
-    material_key,
-    measure_routing,
-)
 from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
@@ -134,7 +127,7 @@ def bench_routing(
     timer: Callable[[], float] = time.perf_counter,
     watcher: Watcher = SILENT,
     **settings: Any,  # noqa: ANN401 - as below
-) -> RoutingBenchmark:
+) -> routing.RoutingBenchmark:
     """Measure how well questions are routed: to an index, to a strategy, and as simple or complex.
 
     Every data set with documents is an index to choose from; with a questions file the indexes of the router are, or
@@ -145,7 +138,7 @@ def bench_routing(
     """
     chosen = _options(None, settings, ("vectors", "limit", "seed", "intents"))
     with _prepared(router, sources, chosen, folder, (embedding, llm), timer, watcher) as (bench, given):
-        gathered = RoutingMaterial(seed=chosen.seed)
+        gathered = routing.RoutingMaterial(seed=chosen.seed)
         for dataset in given:
             _gather(bench, dataset, gathered)
         if len(set(gathered.widths.values())) > 1:
@@ -223,7 +216,7 @@ def _options(
 def _run(bench: _Bench, given: Sequence[Dataset]) -> Benchmark:
     measured: dict[str, TargetResult] = {}
     journals: list[Journal] = []
-    gathered = RoutingMaterial(seed=bench.options.seed)
+    gathered = routing.RoutingMaterial(seed=bench.options.seed)
     for dataset in given:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
@@ -477,7 +470,7 @@ class _Nodes(SilentProgress):
 # Choices alone: of the index, of the strategy, and of simple or complex.
 
 
-def _gather(bench: _Bench, dataset: Dataset, gathered: RoutingMaterial) -> None:
+def _gather(bench: _Bench, dataset: Dataset, gathered: routing.RoutingMaterial) -> None:
     """Open or make the indexes of a data set, and take what they are to be chosen by and its questions."""
     if dataset.kind is datasets.DatasetKind.BEIR:
         with _own_index(bench, dataset) as target:
@@ -500,24 +493,26 @@ def _gather(bench: _Bench, dataset: Dataset, gathered: RoutingMaterial) -> None:
         )
 
 
-def _stage_one(bench: _Bench, gathered: RoutingMaterial) -> RoutingBenchmark | None:
+def _stage_one(bench: _Bench, gathered: routing.RoutingMaterial) -> routing.RoutingBenchmark | None:
     """Measure every way to choose the index that asks no model; ``None`` with one index only."""
     if len(gathered.profiles) < 2 or len(set(gathered.widths.values())) > 1:
         return None
     found = _routing_measured(bench, gathered, bench.config.with_changes(**_NO_MODEL), None)
-    later = {name: _LATER for name in found.left_out if name in ASKS_A_MODEL}
+    later = {name: _LATER for name in found.left_out if name in routing.ASKS_A_MODEL}
     return replace(found, left_out={**found.left_out, **later})
 
 
 def _routing_measured(
-    bench: _Bench, gathered: RoutingMaterial, config: RouterConfig, llm: LLM | None
-) -> RoutingBenchmark:
+    bench: _Bench, gathered: routing.RoutingMaterial, config: RouterConfig, llm: LLM | None
+) -> routing.RoutingBenchmark:
     quiet = _quiet(config, bench.folder / "routing")
     with (
         AgenticRouter(quiet, embedding=bench.embedding(), llm=llm) as router,
-        _journal(bench, material_key(gathered, quiet.to_dict())) as journal,
+        _journal(bench, routing.material_key(gathered, quiet.to_dict())) as journal,
     ):
-        found = measure_routing(gathered, router, Run(journal=journal, timer=bench.timer, watcher=bench.watcher))
+        found = routing.measure_routing(
+            gathered, router, Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
+        )
         journal.remove()
     return found
 

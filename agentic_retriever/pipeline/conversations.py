@@ -9,17 +9,10 @@ from typing import Final
 
 from cachetools import TTLCache
 
+from agentic_retriever import errors
 from agentic_retriever.catalog.history import QueryLog
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.embeddings.model import embedding_time_s
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    InvalidQueryError,
-    LLMError,
-    LLMOutputError,
-    QueryLogError,
-)
 from agentic_retriever.llm import ModelClient, TierNeeds, ask, containers, json_values
 from agentic_retriever.llm.prompts import follow_up_prompt
 from agentic_retriever.pipeline.spending import Spending
@@ -43,9 +36,13 @@ def checked_turns(turns: object, conversation_id: object, user_id: object) -> tu
     """Return the turns if they, and whose they are, can be used."""
     for name, value in (("conversation_id", conversation_id), ("user_id", user_id)):
         if not isinstance(value, str) or len(value) > MAX_ID_CHARS:
-            raise InvalidQueryError(f"{name} must be a str of at most {MAX_ID_CHARS} characters, got {value!r:.60}")
+            raise errors.InvalidQueryError(
+                f"{name} must be a str of at most {MAX_ID_CHARS} characters, got {value!r:.60}"
+            )
     if not isinstance(turns, (list, tuple)) or not all(isinstance(turn, Turn) for turn in turns):
-        raise InvalidQueryError(f"turns must be a list of Turn(query=..., answer=...), oldest first, got {turns!r:.60}")
+        raise errors.InvalidQueryError(
+            f"turns must be a list of Turn(query=..., answer=...), oldest first, got {turns!r:.60}"
+        )
     return tuple(turns)
 
 
@@ -83,7 +80,7 @@ class Conversations:
             return ()
         try:
             entries = self._log.list(limit=MAX_TURNS, conversation_id=conversation_id, user_id=user_id)
-        except QueryLogError as err:
+        except errors.QueryLogError as err:
             logger.debug("the turns of a conversation cannot be read: %s", err)
             return ()
         told = [(one.query, one.answer_text, one.understood_as) for one in reversed(entries)]
@@ -124,7 +121,7 @@ def meaning(
     if model is not None and allowance.may_ask:
         try:
             return Meaning(_asked_of_model(asked, turns, model, allowance))
-        except (LLMError, DeadlineExceededError) as err:
+        except (errors.LLMError, errors.DeadlineExceededError) as err:
             lost = (Degradation(step="conversation.llm", reason=str(err), fallback="rules"),)
     return Meaning(stand_alone(asked, _last_question(turns, near), near=near), lost)
 
@@ -146,7 +143,7 @@ def _asked_of_model(asked: str, turns: Sequence[Turn], model: ModelClient, allow
     written = read_question(reply.text)
     known = " ".join([asked, *(part for line in lines for part in line)])
     if not set(_FIGURE.findall(written)) <= set(_FIGURE.findall(known)):
-        raise LLMOutputError("the model put a figure into the question that nobody had said")
+        raise errors.LLMOutputError("the model put a figure into the question that nobody had said")
     return written
 
 
@@ -157,7 +154,7 @@ def read_question(text: str) -> str:
     lines = question.strip().splitlines() if isinstance(question, str) else []
     cut_off = found is None and text.lstrip()[:1] in {"{", "[", "`"}
     if cut_off or len(lines) != 1 or not any(map(str.isalnum, lines[0])) or len(lines[0]) > _MAX_REPLY:
-        raise LLMOutputError(f"the model wrote no question ({len(text):,} characters)")
+        raise errors.LLMOutputError(f"the model wrote no question ({len(text):,} characters)")
     return _LABEL.sub("", lines[0]).strip().strip('"“”')
 
 
@@ -169,7 +166,7 @@ def nearness(embedding: Callable[[], EmbeddingModel], spending: Spending) -> Nea
             model = embedding()
             limit = embedding_time_s(spending.left_s("understanding the question"), model)
             vectors = model.embed_sentences([text, *others], timeout_s=limit)
-        except AgenticRetrieverError as err:
+        except errors.AgenticRetrieverError as err:
             logger.debug("phrases cannot be compared: %s", err)
             return ()
         return [float(one) for one in vectors[1:] @ vectors[0]]

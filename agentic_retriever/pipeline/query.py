@@ -34,16 +34,7 @@ from agentic_retriever.pipeline.conversations import Conversations, checked_turn
 from agentic_retriever.pipeline.cosines import merge_indexes, node_cosine, relevance
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
-from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import (
-    BM25,
-    NUMBERED,
-    asks_for_part,
-    copied_nodes,
-    details,
-    expanded_text,
-    run_sides,
-)
+from agentic_retriever.retrievers import base, refining
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, Task
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
@@ -261,7 +252,7 @@ class Pipeline:
                 yield cached.text
                 return self._hand_out(run, cached, traced, cached=True)
             # Copies, as the caller has them while the answer is still written from these.
-            control.found(copied_nodes(reading.retrieval.nodes), reading.retrieval.route)
+            control.found(base.copied_nodes(reading.retrieval.nodes), reading.retrieval.route)
             answer = yield from self._write(reading, in_pieces=True)
             if self._caches(question) and worth_keeping(answer):
                 self.cache.put(key, answer, epoch=epoch)
@@ -447,7 +438,7 @@ class Pipeline:
             return {**features, "several_questions": 0.0, "comparison": 0.0}
         read = {"several_questions": 1.0} if retrievers.split_question(query, by_names=False) else {}
         read |= {} if run.vector is None else routing.read_form(query, run.vector, self.resources.embedding().name)
-        read |= {"titled": 1.0} if index.has_prefilter and asks_for_part(index, query) else {}
+        read |= {"titled": 1.0} if index.has_prefilter and base.asks_for_part(index, query) else {}
         if index.has_prefilter:
             with suppress(errors.StoreError):  # before the values are built, the strategy is not offered
                 if (known := index.fields()).fields:
@@ -456,7 +447,9 @@ class Pipeline:
                     read |= {"metadata_values": stated}
                     if not asked_parts(rest):  # "5.13" may be a value
                         read |= {"numbered": 0.0}
-                    if stated >= retrievers.CLEAR and asks_for_part(index, rest):  # "TITLE, VALUE": not the title alone
+                    if stated >= retrievers.CLEAR and base.asks_for_part(
+                        index, rest
+                    ):  # "TITLE, VALUE": not the title alone
                         read |= {"titled": 0.0}
         return {**features, **read}
 
@@ -479,7 +472,7 @@ class Pipeline:
             try:
                 model = self.resources.embedding()
                 limit = embedding_time_s(run.spending.left_s("embedding the question"), model)
-                return model.embed_query(expanded_text(run.question.query, run.other_forms), timeout_s=limit)
+                return model.embed_query(base.expanded_text(run.question.query, run.other_forms), timeout_s=limit)
             except errors.AgenticRetrieverError as err:
                 run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
@@ -590,7 +583,7 @@ class Pipeline:
                 results = {chosen.name: searches[chosen.name]()}
             else:
                 left = partial(spending.search_s, "searching")
-                results, failed = run_sides(self.resources.workers, searches, timeout_s=left)
+                results, failed = base.run_sides(self.resources.workers, searches, timeout_s=left)
             if not results:
                 raise failed[chosen.name]
             nodes, origin = merge_indexes(self.resources, results, chosen.scores, query_vector=run.vector, top_k=top_k)
@@ -695,7 +688,7 @@ class Pipeline:
                     done = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
                     nodes, lost = done[0], (*lost, *done[1])
             for entry in nodes:
-                hit = details(entry).get(refining.EXPANDED_KEY)
+                hit = base.details(entry).get(refining.EXPANDED_KEY)
                 if hit in find.origin:
                     find.origin.setdefault(entry.node.node_id, find.origin[hit])
             if traced is not None:
@@ -766,8 +759,8 @@ class Pipeline:
 
     def _evidence(self, run: _Run, retrieval: schema.Retrieval, index: Index) -> Evidence:
         found = {node.node.node_id: node_cosine(node) for node in retrieval.nodes}
-        scores = {node.node.node_id: retrievers.source_scores(node).get(BM25) for node in retrieval.nodes}
-        looked_up = [node.node.node_id for node in retrieval.nodes if NUMBERED in retrievers.source_scores(node)]
+        scores = {node.node.node_id: retrievers.source_scores(node).get(base.BM25) for node in retrieval.nodes}
+        looked_up = [node.node.node_id for node in retrieval.nodes if base.NUMBERED in retrievers.source_scores(node)]
         compares = run.vector is not None and self.resources.compares(index)
         return Evidence(
             query_vector=run.vector,

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, c
 
 import numpy as np
 import numpy.typing as npt
+import qdrant_edge as edge
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
@@ -21,17 +22,6 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
-from qdrant_edge import (
-    FieldCondition,
-    Filter,
-    HasIdCondition,
-    IsEmptyCondition,
-    MatchAny,
-    MatchSubstring,
-    MatchValue,
-    RangeDateTime,
-    RangeFloat,
-)
 
 from agentic_retriever.errors import EmbeddingError, EmbeddingMismatchError, IndexingError
 from agentic_retriever.filters import (
@@ -243,7 +233,7 @@ FIELD_KINDS: Final[tuple[str, ...]] = get_args(FieldKind)
 MAX_INDEXED_FIELDS: Final = 64
 MAX_INDEXED_LENGTH: Final = 128  # characters; longer texts are read, not filtered on
 
-Condition: TypeAlias = FieldCondition | IsEmptyCondition | HasIdCondition | Filter
+Condition: TypeAlias = edge.FieldCondition | edge.IsEmptyCondition | edge.HasIdCondition | edge.Filter
 
 _UNQUOTABLE: Final = frozenset('"\\')
 _EQUALITY: Final = frozenset({FilterOperator.EQ, FilterOperator.CONTAINS, FilterOperator.IN, FilterOperator.ANY})
@@ -300,7 +290,7 @@ class Pushed:
     exact: bool = True
 
 
-_NOTHING: Final = HasIdCondition(set())
+_NOTHING: Final = edge.HasIdCondition(set())
 _EVERYTHING: Final = Pushed(None, exact=False)
 
 
@@ -323,7 +313,7 @@ class _Translator:
                 return pushed
             if not pushed.exact or pushed.condition is None:
                 return _EVERYTHING
-            return Pushed(Filter(must_not=[pushed.condition]))
+            return Pushed(edge.Filter(must_not=[pushed.condition]))
         is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts, so it is an AND of negated parts. Negation is carried down to the clauses,
         # because the negation of a condition that lets too much through would let too little through.
@@ -339,12 +329,12 @@ class _Translator:
             values = [value for value in _values(clause) if isinstance(value, str) and value != NO_SOURCE]
             return Pushed(_match_texts(path, values) if values else _NOTHING)
         if clause.operator is FilterOperator.IS_EMPTY:
-            return Pushed(IsEmptyCondition(path))
+            return Pushed(edge.IsEmptyCondition(path))
         kind = self.kinds.get(clause.key, "")
         if kind == "other":
             return _present(path)
         if clause.operator is FilterOperator.TEXT_MATCH and self.substrings:
-            return Pushed(FieldCondition(path, match=MatchSubstring(str(clause.value))))
+            return Pushed(edge.FieldCondition(path, match=edge.MatchSubstring(str(clause.value))))
         return _value_clause(clause, path, kind)
 
 
@@ -353,7 +343,7 @@ def _all(parts: list[Pushed]) -> Pushed:
     exact = all(part.exact for part in parts)
     if len(conditions) < 2:
         return Pushed(conditions[0] if conditions else None, exact)
-    return Pushed(Filter(must=cast("Any", conditions)), exact)
+    return Pushed(edge.Filter(must=cast("Any", conditions)), exact)
 
 
 def _any(parts: list[Pushed]) -> Pushed:
@@ -361,7 +351,7 @@ def _any(parts: list[Pushed]) -> Pushed:
     if len(conditions) < len(parts):
         return _EVERYTHING
     exact = all(part.exact for part in parts)
-    return Pushed(conditions[0] if len(conditions) == 1 else Filter(should=cast("Any", conditions)), exact)
+    return Pushed(conditions[0] if len(conditions) == 1 else edge.Filter(should=cast("Any", conditions)), exact)
 
 
 def _value_clause(clause: MetadataFilter, path: str, kind: str) -> Pushed:
@@ -372,14 +362,14 @@ def _value_clause(clause: MetadataFilter, path: str, kind: str) -> Pushed:
         equal = _equal(path, values, kind)
         if equal.condition is None or not equal.exact:
             return _present(path)
-        return Pushed(Filter(must_not=cast("Any", [IsEmptyCondition(path), equal.condition])))
+        return Pushed(edge.Filter(must_not=cast("Any", [edge.IsEmptyCondition(path), equal.condition])))
     if operator is FilterOperator.ALL:
         return _all([Pushed(_present(path).condition), *(_equal(path, [value], kind) for value in values)])
     return _range(path, operator, values[0], kind) if operator in RANGE_OPERATORS else _present(path)
 
 
 def _present(path: str) -> Pushed:
-    return Pushed(Filter(must_not=[IsEmptyCondition(path)]), exact=False)
+    return Pushed(edge.Filter(must_not=[edge.IsEmptyCondition(path)]), exact=False)
 
 
 def _values(clause: MetadataFilter) -> list[Scalar]:
@@ -395,7 +385,9 @@ def _equal(path: str, values: list[Scalar], kind: str) -> Pushed:
     parts = [Pushed(_match_texts(path, texts))] if texts else []
     booleans = {truth for truth in map(as_boolean, texts) if truth is not None}
     # A Python bool is an int to the engine's binding, which would look for 1 or 0; numpy's is a boolean to it.
-    parts.extend(Pushed(FieldCondition(path, match=MatchValue(cast("bool", np.bool_(truth))))) for truth in booleans)
+    parts.extend(
+        Pushed(edge.FieldCondition(path, match=edge.MatchValue(cast("bool", np.bool_(truth))))) for truth in booleans
+    )
     if len(numbers) > _MAX_NUMBERS:
         parts.append(Pushed(_between(path, numbers[0], numbers[-1]), exact=False))
     else:
@@ -404,11 +396,11 @@ def _equal(path: str, values: list[Scalar], kind: str) -> Pushed:
 
 
 def _match_texts(path: str, texts: list[str]) -> Condition:
-    return FieldCondition(path, match=MatchValue(texts[0]) if len(texts) == 1 else MatchAny(texts))
+    return edge.FieldCondition(path, match=edge.MatchValue(texts[0]) if len(texts) == 1 else edge.MatchAny(texts))
 
 
 def _between(path: str, low: float, high: float) -> Condition:
-    return FieldCondition(path, range=RangeFloat(gte=float(low), lte=float(high)))
+    return edge.FieldCondition(path, range=edge.RangeFloat(gte=float(low), lte=float(high)))
 
 
 def _range(path: str, operator: FilterOperator, bound: Scalar, kind: str) -> Pushed:
@@ -416,13 +408,13 @@ def _range(path: str, operator: FilterOperator, bound: Scalar, kind: str) -> Pus
     if not isinstance(bound, str):
         if kind == "datetime" or abs(bound) >= _SAFE_INTEGER:
             return _present(path)
-        return Pushed(FieldCondition(path, range=RangeFloat(**{side: float(bound)})))
+        return Pushed(edge.FieldCondition(path, range=edge.RangeFloat(**{side: float(bound)})))
     moment = parse_moment(bound)
     limit = None if moment is None or kind == "float" else _moment_limit(side, *moment)
     if limit is None:
         return _present(path)
     # Never called exact: the engine takes some texts for dates that are none to the evaluator.
-    return Pushed(FieldCondition(path, range=RangeDateTime(**{limit[0]: limit[1].isoformat()})), exact=False)
+    return Pushed(edge.FieldCondition(path, range=edge.RangeDateTime(**{limit[0]: limit[1].isoformat()})), exact=False)
 
 
 def _moment_limit(side: str, moment: dt.datetime, is_date: bool) -> tuple[str, dt.datetime] | None:
@@ -519,7 +511,7 @@ def warn_of_foreign(number: int) -> None:
 class WantedPoints:
     """What the engine checks of points, and what is left to check of those that it lets through."""
 
-    filter: Filter | None
+    filter: edge.Filter | None
     exact: bool  # whether the engine lets through nothing else
     accepts: Predicate
     keys: tuple[str, ...]  # metadata fields that the filters look at
@@ -550,14 +542,14 @@ def wanted_points(
     pushed = push_down(filters, kinds, substrings=substrings)
     must: list[Any] = []
     if node_ids is not None:
-        must.append(HasIdCondition({point_id(node_id) for node_id in node_ids}))
+        must.append(edge.HasIdCondition({point_id(node_id) for node_id in node_ids}))
     if doc_ids is not None:
         sources = sorted({doc_id for doc_id in doc_ids if doc_id != NO_SOURCE})
-        must.append(FieldCondition(SOURCE_FIELD, match=MatchAny(sources)) if sources else _NOTHING)
+        must.append(edge.FieldCondition(SOURCE_FIELD, match=edge.MatchAny(sources)) if sources else _NOTHING)
     if pushed.condition is not None:
         must.append(pushed.condition)
     keys = tuple(sorted({clause.key for clause in walk_clauses(filters)}))
-    return WantedPoints(filter=Filter(must=must) if must else None, exact=pushed.exact, accepts=accepts, keys=keys)
+    return WantedPoints(filter=edge.Filter(must=must) if must else None, exact=pushed.exact, accepts=accepts, keys=keys)
 
 
 class KnownPoints(Generic[FactT]):
