@@ -24,33 +24,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import numpy.typing as npt
-import qdrant_edge
+import qdrant_edge as engine
 from filelock import FileLock, Timeout
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as Checked
-from qdrant_edge import (
-    AcornSearchParams,
-    CountRequest,
-    Distance,
-    EdgeConfig,
-    EdgeOptimizersConfig,
-    EdgeShard,
-    EdgeVectorParams,
-    Filter,
-    PayloadSchemaType,
-    PayloadSelector,
-    Point,
-    Query,
-    QueryRequest,
-    Record,
-    ScoredPoint,
-    ScrollRequest,
-    SearchParams,
-    UpdateOperation,
-)
 from typing_extensions import Self
 
 from agentic_retriever import errors
@@ -195,7 +175,7 @@ def check_collection_name(name: str) -> str:
 # one handle, and another process gets StoreBusyError, because our own lock file is taken before a file of the engine is
 # touched. A child made by os.fork gets StoreClosedError and writes nothing.
 
-SCHEMA: Final = {kind: getattr(PayloadSchemaType, kind.capitalize()) for kind in points.FIELD_KINDS}
+SCHEMA: Final = {kind: getattr(engine.PayloadSchemaType, kind.capitalize()) for kind in points.FIELD_KINDS}
 _KIND_OF: Final = {str(schema): kind for kind, schema in SCHEMA.items()}
 _FLUSH_EVERY: Final = 20_000  # nodes; bounds the log that is replayed after a crash
 _EXIT_PATIENCE_S: Final = 10.0
@@ -228,13 +208,13 @@ class SharedShard:
         self.folder = folder
         self.collection = collection
         self.users = 0
-        self.edge: EdgeShard | None = None  # None while nothing was ever stored
+        self.edge: engine.EdgeShard | None = None  # None while nothing was ever stored
         self.kinds: Mapping[str, str] = {}
         self.approximate = False  # whether the engine has a graph, so that searches through it may miss a node
         self._pid = os.getpid()
         self._write_lock = threading.RLock()
         self._idle = threading.Condition()
-        self._busy: Counter[EdgeShard | None] = Counter()  # who is inside, by what they use
+        self._busy: Counter[engine.EdgeShard | None] = Counter()  # who is inside, by what they use
         self._shut = False
         self._unflushed = 0
         self._ungraphed = 0  # nodes that were written since the graph was built
@@ -260,7 +240,7 @@ class SharedShard:
         return self._pid != os.getpid()
 
     @contextmanager
-    def reading(self, action: str) -> Iterator[EdgeShard | None]:
+    def reading(self, action: str) -> Iterator[engine.EdgeShard | None]:
         """Use the engine for reading, side by side with other readers and a writer."""
         with self._idle:
             if self._shut:
@@ -315,9 +295,10 @@ class SharedShard:
             description = CollectionFile(collection=self.collection, dimension=dimension, created=made)
             description.write(self.folder)
             shutil.rmtree(self.folder / "shard", ignore_errors=True)  # of a making that was cut off
-            params = EdgeVectorParams(size=dimension, distance=Distance.Cosine)
-            always = EdgeOptimizersConfig(indexing_threshold=1)  # a graph, however small, where one is asked for
-            edge = EdgeShard.create(str(self.folder / "shard"), EdgeConfig(vectors=params, optimizers=always))
+            params = engine.EdgeVectorParams(size=dimension, distance=engine.Distance.Cosine)
+            always = engine.EdgeOptimizersConfig(indexing_threshold=1)  # a graph, however small, where one is asked for
+            config = engine.EdgeConfig(vectors=params, optimizers=always)
+            edge = engine.EdgeShard.create(str(self.folder / "shard"), config)
             self._describe(description, 0)
             self.edge = edge
 
@@ -342,7 +323,7 @@ class SharedShard:
                 return
             self.edge.flush()
             self._unflushed = 0
-            self._describe(self.description, self.edge.count(CountRequest(exact=True)))
+            self._describe(self.description, self.edge.count(engine.CountRequest(exact=True)))
 
     def shut(self, patience_s: float | None = None) -> None:
         """Close the files once nobody is inside; give up after ``patience_s`` seconds, if given."""
@@ -387,14 +368,14 @@ class SharedShard:
             return None
         with edge_errors("open the index", self.folder, loading=True), ExitStack() as undo:
             check_space("open the index", self.folder)
-            self.edge = EdgeShard.load(str(self.folder / description.shard))
+            self.edge = engine.EdgeShard.load(str(self.folder / description.shard))
             undo.callback(self.edge.close)
-            found = self.edge.count(CountRequest(exact=True))
+            found = self.edge.count(engine.CountRequest(exact=True))
             if description.points is not None and found != description.points:
                 raise _damaged(self.folder, f"{description.points:,} nodes were stored, {found:,} are left")
             # The engine opens without a word when the files of the vectors or of the payloads are gone.
-            probe = Query.Nearest([1.0] * description.dimension)
-            sample = self.edge.query(QueryRequest(limit=8, query=probe, with_payload=True)) if found else []
+            probe = engine.Query.Nearest([1.0] * description.dimension)
+            sample = self.edge.query(engine.QueryRequest(limit=8, query=probe, with_payload=True)) if found else []
             if found and not any(point.payload for point in sample):
                 lost = "texts and metadata" if sample else "vectors"
                 raise _damaged(self.folder, f"the {lost} of {found:,} nodes are gone")
@@ -447,7 +428,7 @@ class SharedShard:
 
     def _await_builder(self, work: Path, dimension: int) -> None:
         python, pipe = [sys.executable, "-I", "-c"], subprocess.PIPE
-        packages = str(Path(str(qdrant_edge.__file__)).parents[1])
+        packages = str(Path(str(engine.__file__)).parents[1])
         command = [*python, _KEEPER, *python, _BUILDER, packages, str(work), str(dimension)]
         start = partial(subprocess.Popen[bytes], start_new_session=True)  # or an interrupt would end the keeper alone
         with tempfile.TemporaryFile() as said, start(command, stdin=pipe, stdout=said, stderr=said) as keeper:
@@ -464,13 +445,13 @@ class SharedShard:
         if self._shut or self.noted is None:
             raise errors.StoreClosedError(f"the index in {self.folder} was closed or cleared while a graph was built")
 
-    def _switch(self, live: EdgeShard, description: CollectionFile, work: Path, undo: ExitStack) -> int:
+    def _switch(self, live: engine.EdgeShard, description: CollectionFile, work: Path, undo: ExitStack) -> int:
         """Search in the copy from now on, once it has what has changed."""
         named = description.model_copy(update={"shard": "shard" if description.shard == "shard-b" else "shard-b"})
         after = self.folder / named.shard
         shutil.rmtree(after, ignore_errors=True)
         undo.callback(shutil.rmtree, work.rename(after), ignore_errors=True)
-        copy = EdgeShard.load(str(after))
+        copy = engine.EdgeShard.load(str(after))
         undo.callback(copy.close)
         built, brought = copy.info().indexed_vectors_count, 0
         for _ in range(_ROUNDS):  # beside writers: first what came while it was built, then what came in that time
@@ -483,10 +464,10 @@ class SharedShard:
             known = {field: index.data_type for field, index in copy.info().payload_schema.items()}
             for field, index in live.info().payload_schema.items():
                 if field not in known or known[field] != index.data_type:
-                    copy.update(UpdateOperation.delete_field_index(field))
-                    copy.update(UpdateOperation.create_field_index(field, index.data_type))
+                    copy.update(engine.UpdateOperation.delete_field_index(field))
+                    copy.update(engine.UpdateOperation.create_field_index(field, index.data_type))
             copy.flush()
-            if live.count(CountRequest(exact=True)) != copy.count(CountRequest(exact=True)):
+            if live.count(engine.CountRequest(exact=True)) != copy.count(engine.CountRequest(exact=True)):
                 raise errors.StoreError(f"the graph of {self.folder} is not of the nodes that are there; try again")
             self._describe(named, None)
             undo.pop_all()
@@ -502,17 +483,17 @@ class SharedShard:
         self._remove_all_but(named.shard)
         return built
 
-    def _bring(self, live: EdgeShard, copy: EdgeShard) -> int:
+    def _bring(self, live: engine.EdgeShard, copy: engine.EdgeShard) -> int:
         """Bring to the copy what was noted, as it is now; return how many points."""
         with self._write_lock:
             self._check_wanted()
             noted, self.noted = list(self.noted or ()), set()
         for start in range(0, len(noted), PAGE):
             some = noted[start : start + PAGE]
-            copy.update(UpdateOperation.delete_points(some))
+            copy.update(engine.UpdateOperation.delete_points(some))
             records = live.retrieve(some, with_payload=True, with_vector=True)
-            found = [Point(record.id, cast("Any", record.vector), record.payload) for record in records]
-            copy.update(UpdateOperation.upsert_points(found))
+            found = [engine.Point(record.id, cast("Any", record.vector), record.payload) for record in records]
+            copy.update(engine.UpdateOperation.upsert_points(found))
         return len(noted)
 
     def _remove_all_but(self, shard: str) -> None:
@@ -574,7 +555,7 @@ if hasattr(os, "register_at_fork"):
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
 _GRAPH_EFFORT: Final = 1_024  # candidates that a search through the graph keeps; docs/scaling.md has how many are found
-_FURTHER: Final = AcornSearchParams(enable=True, max_selectivity=0.5)  # at neighbours' neighbours, if few are left
+_FURTHER: Final = engine.AcornSearchParams(enable=True, max_selectivity=0.5)  # at those of neighbours, if few are left
 _COMPARED: Final = 50_000  # so many that a filter leaves are compared as fast as a graph is searched
 _WORKERS: Final = 4
 
@@ -625,7 +606,7 @@ class QdrantEdgeVectorStore(NodeStore):
         self._workers = Workers(_WORKERS, f"vector-store-{name}")
 
     @property
-    def client(self) -> EdgeShard | None:
+    def client(self) -> engine.EdgeShard | None:
         """The engine itself; ``None`` while nothing was ever stored."""
         self._check_open()
         return self._shard.edge
@@ -640,7 +621,7 @@ class QdrantEdgeVectorStore(NodeStore):
         with self._writing("clear the index"):
             self._shard.note(None)
             if self._shard.edge is not None:
-                self._shard.edge.update(UpdateOperation.delete_points_by_filter(Filter()))
+                self._shard.edge.update(engine.UpdateOperation.delete_points_by_filter(engine.Filter()))
 
     def flush(self) -> None:
         self._check_open()
@@ -665,7 +646,7 @@ class QdrantEdgeVectorStore(NodeStore):
         if not wanted.exact:
             return known.in_result(self.query(query))
 
-        def retrieve(point_ids: list[str]) -> Sequence[Record]:
+        def retrieve(point_ids: list[str]) -> Sequence[engine.Record]:
             with self._reading("read nodes") as edge:
                 return [] if edge is None else edge.retrieve(list(point_ids), with_payload=True, with_vector=False)
 
@@ -691,7 +672,7 @@ class QdrantEdgeVectorStore(NodeStore):
         if self._closed:
             raise errors.StoreClosedError(f"the index in {self._shard.folder} is closed; open it again")
 
-    def _reading(self, what: str) -> AbstractContextManager[EdgeShard | None]:
+    def _reading(self, what: str) -> AbstractContextManager[engine.EdgeShard | None]:
         self._check_open()
         return self._shard.reading(what)
 
@@ -699,7 +680,7 @@ class QdrantEdgeVectorStore(NodeStore):
         self._check_open()
         return self._shard.writing(what, dimension, points)
 
-    def _engine(self) -> EdgeShard:
+    def _engine(self) -> engine.EdgeShard:
         if self._shard.edge is None:
             raise errors.StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
         return self._shard.edge
@@ -712,14 +693,14 @@ class QdrantEdgeVectorStore(NodeStore):
             self._index_fields(payloads)
 
     def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
-        rows = zip(nodes, vectors, payloads, strict=True)
-        made = [Point(points.point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
+        rows = zip([points.point_id(node.node_id) for node in nodes], vectors, payloads, strict=True)
+        made = [engine.Point(point_id, cast("Any", vector), payload) for point_id, vector, payload in rows]
         self._shard.note(point.id for point in made)
-        self._engine().update(UpdateOperation.upsert_points(made))
+        self._engine().update(engine.UpdateOperation.upsert_points(made))
 
     def _remove(self, point_ids: list[Any]) -> None:
         self._shard.note(point_ids)
-        self._engine().update(UpdateOperation.delete_points(point_ids))
+        self._engine().update(engine.UpdateOperation.delete_points(point_ids))
 
     def _kinds(self) -> Mapping[str, str]:
         return self._shard.kinds
@@ -727,16 +708,16 @@ class QdrantEdgeVectorStore(NodeStore):
     def _make_index(self, path: str, kind: points.FieldKind, *, replace: bool) -> None:
         edge = self._engine()
         if replace:
-            edge.update(UpdateOperation.delete_field_index(path))
-        edge.update(UpdateOperation.create_field_index(path, SCHEMA[kind]))
+            edge.update(engine.UpdateOperation.delete_field_index(path))
+        edge.update(engine.UpdateOperation.create_field_index(path, SCHEMA[kind]))
         self._shard.refresh()
 
-    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: points.Payload) -> Page:
-        fields = PayloadSelector.Include(payload) if isinstance(payload, list) else payload
+    def _scroll(self, condition: engine.Filter | None, offset: Offset, size: int, payload: points.Payload) -> Page:
+        fields = engine.PayloadSelector.Include(payload) if isinstance(payload, list) else payload
         with self._reading("read nodes") as edge:
             if edge is None:
                 return [], None
-            return edge.scroll(ScrollRequest(offset=offset, limit=size, filter=condition, with_payload=fields))
+            return edge.scroll(engine.ScrollRequest(offset=offset, limit=size, filter=condition, with_payload=fields))
 
     def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
         with self._reading("read vectors") as edge:
@@ -745,26 +726,26 @@ class QdrantEdgeVectorStore(NodeStore):
             records = edge.retrieve(list(point_ids), with_payload=False, with_vector=True)
         return {str(record.id): cast("npt.ArrayLike", record.vector) for record in records}
 
-    def _count(self, condition: Filter | None) -> int:
+    def _count(self, condition: engine.Filter | None) -> int:
         with self._reading("count the nodes") as edge:
-            return 0 if edge is None else edge.count(CountRequest(exact=True, filter=condition))
+            return 0 if edge is None else edge.count(engine.CountRequest(exact=True, filter=condition))
 
     def _ask(
-        self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
-    ) -> list[list[ScoredPoint]]:
+        self, sides: Sequence[Side], limit: int, condition: engine.Filter | None, payload: bool
+    ) -> list[list[engine.ScoredPoint]]:
         [vector] = sides
-        query = Query.Nearest(cast("list[float]", vector))
-        ask = partial(QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
+        query = engine.Query.Nearest(cast("list[float]", vector))
+        ask = partial(engine.QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
         with self._reading("search") as edge:
             if edge is None:
                 return [[]]
-            left = CountRequest(exact=False, filter=condition)
+            left = engine.CountRequest(exact=False, filter=condition)
             if self._shard.approximate and (condition is None or edge.count(left) > _COMPARED):
                 effort = max(_GRAPH_EFFORT if condition is None else _GRAPH_EFFORT // 2, 2 * limit)
-                found = edge.query(ask(params=SearchParams(hnsw_ef=effort, acorn=_FURTHER)))
+                found = edge.query(ask(params=engine.SearchParams(hnsw_ef=effort, acorn=_FURTHER)))
                 if len(found) == limit:
                     return [found]
-            return [edge.query(ask(params=SearchParams(exact=True)))]
+            return [edge.query(ask(params=engine.SearchParams(exact=True)))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.

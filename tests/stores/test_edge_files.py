@@ -528,7 +528,7 @@ def test_a_graph_is_built_where_it_is_wanted_and_asked_where_it_finds_enough(tmp
         assert store.build_graph(from_nodes=1) == NODES + 100
         asked = []  # the few nodes that a filter leaves are all compared
         monkeypatch.setattr(edge, "_COMPARED", 100)
-        monkeypatch.setattr(edge, "SearchParams", lambda **how: asked.append([*how]) or SearchParams(**how))
+        monkeypatch.setattr("qdrant_edge.SearchParams", lambda **how: asked.append([*how]) or SearchParams(**how))
         for filters in (None, where("n", 50, ">"), where("n", 50, "<")):
             assert len(store.query(ask(-2, 5, filters=filters)).ids) == 5
         assert asked == [["hnsw_ef", "acorn"], ["hnsw_ef", "acorn"], ["exact"]]
