@@ -259,9 +259,8 @@ class Resources:
             return adapter
 
     def adapter_settings(self) -> retrievers.AdapterSettings:
-        return retrievers.AdapterSettings(
-            config=self.config, top_k=self.config.top_k, workers=self.workers, model=self.model
-        )
+        config = self.config
+        return retrievers.AdapterSettings(config=config, top_k=config.top_k, workers=self.workers, model=self.model)
 
     def forget(self, name: str) -> None:
         self.check_open()

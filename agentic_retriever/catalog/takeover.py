@@ -93,6 +93,7 @@ def _copy_old(before: sqlite3.Connection, connection: sa.Connection, index_id: i
     roots = [key.removeprefix("adding ") for key in meta if key.startswith("adding ")]
     connection.execute(sa.update(INDEXES).where(INDEXES.c.id == index_id).values(version=meta["version"], adding=roots))
     now, ids = utc_now(), dict[str, str]()
+    always = {"index_id": index_id, "created_at": now, "updated_at": now}
     columns = ["doc_id", "source", "root", "kind", "title", "metadata", "text", "content_hash"]
     for part in _parts(before, "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"):
         rows = []
@@ -100,13 +101,8 @@ def _copy_old(before: sqlite3.Connection, connection: sa.Connection, index_id: i
             row = dict(zip(columns, values, strict=True))
             ids[row["doc_id"]] = row["id"] = str(uuid4())
             status = {"status": "indexed", "processing_progress": 100} if row["content_hash"] else {}
-            known = {
-                "index_id": index_id,
-                "metadata": json.loads(row["metadata"]),
-                "created_at": now,
-                "updated_at": now,
-            }
-            rows.append({"status": "processing", "processing_progress": 0, **row, **known, **status})
+            row["metadata"] = json.loads(row["metadata"])
+            rows.append({"status": "processing", "processing_progress": 0, **row, **always, **status})
         connection.execute(sa.insert(DOCUMENTS), rows)
     nodes = "SELECT n.node_id, n.doc_id, c.checksum FROM nodes n LEFT JOIN checksums c USING (node_id)"
     for part in _parts(before, nodes):

@@ -122,9 +122,8 @@ class DiskVectorCache:
                     self._connection = _connect(self.path)
                 use(self._connection)
             except (sqlite3.Error, ValueError, OSError) as err:
-                logger.warning(
-                    "embedding cache %s is not usable (%s); vectors are computed again", self.path, type(err).__name__
-                )
+                why = type(err).__name__
+                logger.warning("embedding cache %s is not usable (%s); vectors are computed again", self.path, why)
                 self._broken = True
                 self._disconnect()
 

@@ -175,19 +175,12 @@ def _prepared(
         config = router.config if isinstance(router, AgenticRouter) else router
         if live is None and not all(dataset.documents for dataset in given):
             live = stack.enter_context(AgenticRouter(config, embedding=embedding, llm=llm))
-        yield (
-            _Bench(
-                config=config,
-                options=options,
-                folder=Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder,
-                embedding=model,
-                watcher=watcher,
-                live=live,
-                llm=llm,
-                timer=timer,
-            ),
-            given,
-        )
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder
+        bench = _Bench(
+            config=config, options=options, folder=place, embedding=model, watcher=watcher, live=live, llm=llm,
+            timer=timer,
+        )  # fmt: skip
+        yield bench, given
 
 
 def _given(source: object, live: AgenticRouter | None, options: BenchOptions) -> Dataset:
@@ -510,9 +503,8 @@ def _routing_measured(
         AgenticRouter(quiet, embedding=bench.embedding(), llm=llm) as router,
         _journal(bench, routing.material_key(gathered, quiet.to_dict())) as journal,
     ):
-        found = routing.measure_routing(
-            gathered, router, Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
-        )
+        run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
+        found = routing.measure_routing(gathered, router, run)
         journal.remove()
     return found
 

@@ -208,9 +208,8 @@ class _Bed:
         for at, part in enumerate(chosen):
             title = " ".join(part.title.split())
             asks = part in sayings or title.endswith(("?", "？"))
-            made.append(
-                self._ask_parts(title if asks else self._say("lookup", part.span.doc_id, at, topic=title), [part])
-            )
+            question = title if asks else self._say("lookup", part.span.doc_id, at, topic=title)
+            made.append(self._ask_parts(question, [part]))
         return made
 
     def _is_rare(self, title: str) -> bool:

@@ -474,7 +474,7 @@ _AS_GOOD: Final = {Strategy.VECTOR: ("vector", "hybrid")}
 _MET: Final = {True: "yes", False: "NO", None: "not measured"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GateFigure(Record):
     name: str
     figure: float | None  # None where it cannot be measured
@@ -515,10 +515,7 @@ def gate_figures(given: Sequence[TargetResult], stage_one: RoutingBenchmark | No
         ("citation recall", *_answer_mean(answers, "citation_recall"), ">", 0.90),
         ("tokens / fixed baseline", spent / fixed if fixed else None, f"{spent:,} / {fixed:,} tokens", "<=", 1.2),
     ]
-    return tuple(
-        GateFigure(name=name, figure=figure, why=why, compare=compare, target=target)
-        for name, figure, why, compare, target in rows
-    )
+    return tuple(GateFigure(*row) for row in rows)
 
 
 def _answer_mean(answers: Sequence[AnswerMeasures], measure: str) -> tuple[float | None, str]:

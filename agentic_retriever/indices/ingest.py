@@ -76,9 +76,7 @@ class Indexer:
     ) -> None:
         self._index = index
         self._model = model  # that describes documents and names their sections
-        self._guard = (
-            guard  # raises where this writer may not write any more; asked under the lock that it writes under
-        )
+        self._guard = guard  # raises where this writer may not write any more; asked under the lock of its writing
         self._patterns = enrichment.patterns_file(config.data_dir) if config else None
         self._said: dict[str, dict[str, Any]] = {}  # by callers, of documents
         self._inactive: set[str] = set()  # documents that are switched off
@@ -277,9 +275,8 @@ class Indexer:
             [without_titles(embedded_text(node)) for node in missing], on_progress=self._progress.nodes_done
         )
         made = {node.node_id: vector.tolist() for node, vector in zip(missing, vectors, strict=True)}
-        return [
-            node.model_copy(update={"embedding": made.get(node.node_id, node.embedding)}) for node in nodes
-        ], computed
+        ready = [node.model_copy(update={"embedding": made.get(node.node_id, node.embedding)}) for node in nodes]
+        return ready, computed
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:

@@ -313,11 +313,9 @@ class StoredNodes:
             wanted = ids[start : start + PAGE]
             found, vectors = self.vector_store.vectors(wanted)
             wrong = [i for i, checksum in zip(found, vector_checksums(vectors), strict=True) if checksum != sums[i]]
-            if wrong or len(found) < len(wanted):
-                what = (
-                    f"vectors of {len(wrong) + len(wanted) - len(found):,} nodes or more are not those that were added"
-                )
-                raise damaged(self.name, what)
+            lost = len(wrong) + len(wanted) - len(found)
+            if lost:
+                raise damaged(self.name, f"vectors of {lost:,} nodes or more are not those that were added")
 
     @contextmanager
     def exclusive(self, what: str, *parts: str) -> Iterator[None]:

@@ -233,10 +233,8 @@ def own_error(
     detail = f"HTTP {status}" if isinstance(status, int) and status > 0 else type(err).__name__
     if kind is FailureKind.TIMEOUT:
         detail += f", {timeout_s:.1f} s"
-    ours = {FailureKind.TIMEOUT: errors.DeadlineExceededError, FailureKind.OUTPUT: errors.LLMOutputError}.get(
-        kind, errors.LLMError
-    )
-    error = ours(f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}")
+    ours = {FailureKind.TIMEOUT: errors.DeadlineExceededError, FailureKind.OUTPUT: errors.LLMOutputError}
+    error = ours.get(kind, errors.LLMError)(f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}")
     error.__cause__ = WithheldError(err) if _holds_secret(err, secrets) else err
     return error
 

@@ -235,10 +235,8 @@ class Trial:
     def failed(self, error: errors.AgenticRetrieverError, retry_after_s: float | None) -> None:
         """End a request that failed, and wait until it is time for the next one; raise the error if there is none."""
         self.broke(error)
-        left = self._limit_s - self.seconds
-        wait = self._endpoint.retry.wait_s(
-            self.requests, calls.failure_kind(error), left_s=left, retry_after_s=retry_after_s
-        )
+        left, kind = self._limit_s - self.seconds, calls.failure_kind(error)
+        wait = self._endpoint.retry.wait_s(self.requests, kind, left_s=left, retry_after_s=retry_after_s)
         if wait is None or not self._client.available:
             raise error
         self._sleep(wait)
@@ -366,19 +364,17 @@ class LLMClient:
             raise errors.LLMOutputError(f"{self.who}: it failed within its answer; try again, or take another model")
         if not isinstance(text, str) or not says_something(text):
             raise errors.LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
-        tokens = (
-            ending.prompt_tokens or calls.estimate_tokens(prompt),
-            ending.completion_tokens or calls.estimate_tokens(text),
-        )
+        prompt_tokens = ending.prompt_tokens or calls.estimate_tokens(prompt)
+        completion_tokens = ending.completion_tokens or calls.estimate_tokens(text)
         price = self.endpoint.price
         return calls.LLMReply(
             text=text,
             model=self.model,
             tier=self.tier,
-            prompt_tokens=tokens[0],
-            completion_tokens=tokens[1],
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
             truncated=ending.cut,
             seconds=trial.seconds,
-            usd=0.0 if price is None else price.cost_usd(*tokens),
+            usd=0.0 if price is None else price.cost_usd(prompt_tokens, completion_tokens),
             prompt_cut=ending.read_tokens > 0 and ending.read_tokens >= self.context_tokens - 1,
         )

@@ -442,12 +442,8 @@ def merge_parts(
     totals = {i: (SIMILARITY_WEIGHT * similarity[i] + OVERLAP_WEIGHT * overlaps[i] + (i in best)) / 2 for i in nodes}
     chosen = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))[:top_k]
     planned: list[NodeWithScore] = [base.detailed(nodes[i], totals[i], **{PARTS_KEY: list(by_part[i])}) for i in chosen]
-    sources: dict[str, base.Scores] = {
-        **base.by_source([nodes[i] for i in chosen]),
-        SIMILARITY: similarity,
-        OVERLAP: overlaps,
-    }
-    return base.SearchResult(planned, sources=sources)
+    known = base.by_source([nodes[i] for i in chosen])
+    return base.SearchResult(planned, sources={**known, SIMILARITY: similarity, OVERLAP: overlaps})
 
 
 # The parts of a question as a model sees them.

@@ -150,9 +150,8 @@ def lift(nodes: Sequence[NodeWithScore], words: Sequence[str]) -> list[NodeWithS
         had = [word for word in words if (run := tokenizer.query_tokens(word)) and _joined(run) in cut]
         gain = LIFT * len(had) * (1.0 if FUSED in base.source_scores(entry) else span)
         is_lifted = bool(had) and score > -math.inf
-        lifted.append(
-            base.detailed(rescored(entry, score + gain), score + gain, **{LIFTED_BY: had}) if is_lifted else entry
-        )
+        better = base.detailed(rescored(entry, score + gain), score + gain, **{LIFTED_BY: had}) if is_lifted else entry
+        lifted.append(better)
     return in_order(lifted)
 
 

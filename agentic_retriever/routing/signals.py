@@ -238,9 +238,8 @@ def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
         worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
-    has_names = (
-        len(read.tables) == 1 and read.tables[0].language != "de" and not raw.isupper()
-    )  # its nouns have capitals
+    # German nouns have capitals.
+    has_names = len(read.tables) == 1 and read.tables[0].language != "de" and not raw.isupper()
     count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if has_names else 0
     written = {
         "several_names": SECOND_NAME * (count >= 2) + THIRD_NAME * (count >= 3),

@@ -74,14 +74,9 @@ class Server(uvicorn.Server):
         self._on_start = on_start
         settings = self._service.settings
         config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
+            app, host=settings.host, port=settings.port, log_level="warning", access_log=False, server_header=False,
             timeout_graceful_shutdown=max(1, round(settings.grace_s)),
-        )
+        )  # fmt: skip
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

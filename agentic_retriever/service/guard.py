@@ -85,7 +85,7 @@ class Guard:
             try:
                 response = await self._let_in(scope, headers)
                 if response is None:
-                    await self._pass_on(scope, self._limits.bounded(receive, headers), answer.send)
+                    await self._pass_on(scope, headers, self._limits.bounded(receive, headers), answer.send)
                     return
             except ClientDisconnect:
                 answer.status = 499  # for the figures: nobody is there to be answered
@@ -100,8 +100,7 @@ class Guard:
             if not answer.begun:
                 await response(scope, receive, answer.send)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
+    async def _pass_on(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         kind = kind_of(scope, headers)
         if kind == "requests":
             receive = await _read_ahead(receive, headers)

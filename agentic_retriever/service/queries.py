@@ -79,13 +79,8 @@ async def explain(asked: models.RouteIn, request: Request, service: Shared) -> m
 @asking.post("/feedback", status_code=204)
 async def feedback(given: models.FeedbackIn, service: Shared) -> None:
     """Judge the answer to a question."""
-    await service.run(
-        service.router.history.add_feedback,
-        given.query_id,
-        rating=given.stars,
-        comment=given.comment,
-        user_id=given.user_id,
-    )
+    said: dict[str, Any] = {"rating": given.stars, "comment": given.comment, "user_id": given.user_id}
+    await service.run(service.router.history.add_feedback, given.query_id, **said)
 
 
 @history.get("/queries", response_model=list[LogEntry])
