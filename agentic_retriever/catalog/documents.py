@@ -208,8 +208,9 @@ class Claims:
                     changes |= {"lease_owner": self.owner, "lease_until": now + self._lease}
                 change = sa.update(DOCUMENTS).where(_D.id == found.id)
                 connection.execute(change.values(**changes, updated_at=now))
+                claimed = connection.execute(_RECORDS.where(_D.id == found.id)).mappings().one()
             if not is_spent:
-                return self.records.get(found.id)
+                return _record(dict(claimed), {row.id: name for name, row in rows.items()})
         return None
 
     def renew(self, progress: dict[str, int]) -> set[str]:

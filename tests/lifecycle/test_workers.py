@@ -15,6 +15,7 @@ from qdrant_servers import QdrantServer
 from waiting import Clock, in_threads, wait_until
 
 from agentic_retriever import errors
+from agentic_retriever.catalog.database import Database
 from agentic_retriever.catalog.documents import MAX_TRIES, Claims
 from agentic_retriever.catalog.records import DocumentStatus
 from agentic_retriever.indices import Indexer
@@ -72,6 +73,20 @@ def test_clocks_that_jump_end_claims_early_at_most(local_bench):
     assert one.renew({record.id: 50}) == {record.id}
     clock.move(-7 * 86_400)  # a claim that would last a week is taken as ended
     assert one.take().id == record.id
+
+
+def test_what_was_claimed_is_known_though_the_catalog_goes_away_at_once(local_bench, monkeypatch):
+    record, claims, writing = local_bench.upload(), Claims(local_bench.documents.records, "one"), Database.writing
+
+    def gone(_self):
+        raise errors.StoreUnreachableError("gone")
+
+    def written_last(self):
+        monkeypatch.setattr(Database, "reading", gone)
+        return writing(self)
+
+    monkeypatch.setattr(Database, "writing", written_last)
+    assert claims.take().id == record.id  # or nobody would process it before the claim ends
 
 
 def test_an_embedding_model_that_fails_is_asked_again_and_then_told_of(local_bench, monkeypatch):
