@@ -243,6 +243,9 @@ class _PageReader:
         if before and not spaced and x1 > before.x0:  # raised or lowered beside the word that it belongs to
             if size < 0.85 * before.size and 0.15 * before.size < before.y - y < 0.7 * before.size:
                 text = text.translate(_SUPERSCRIPT)
+            elif 0.5 * size < before.size < 0.85 * size and 0.15 * size < y - before.y < 0.7 * size:
+                spaced = len(text) > 2  # the mark of a note, or the number of a sentence; or else "¹⁴C"
+                words[-1] = before = before._replace(text=before.text.translate(_SUPERSCRIPT), y=y)
             y = before.y if abs(y - before.y) < 0.7 * before.size else y
         words.append(Word(documents.clean_text(text), x0, x1, y, size, bold, mono, spaced, len(words)))
 

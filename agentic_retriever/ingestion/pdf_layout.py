@@ -493,6 +493,10 @@ class _Block:
     def text(self) -> str:
         return "".join(glue + text for glue, text in self.pieces).strip()
 
+    def goes_on_from(self, before: "_Block") -> bool:
+        alike = self.fresh and before.kind == self.kind == "text" and abs(before.size - self.size) < 0.3
+        return alike and not before.text.endswith(_ENDS) and self.text[:1].islower()
+
 
 _LABEL = r"[•▪◦‣●○■□➢✓–—*·-]|\(?(?:\d{1,3}|[A-Za-z]|[ivx]{1,5})[.)]|\d{1,3}(?:\.\d{1,3})+\.?"
 _LABELLED = re.compile(rf"(?:{_LABEL})(?:\s|$)")
@@ -524,9 +528,23 @@ def _blocks(pages: Sequence[Page], on_page: Callable[[int], None]) -> list[_Bloc
                 blocks += made
         for paragraph in re.split(r"\n\s*\n", page.recognised) if page.recognised else ():
             blocks.append(_Block(number, [(" ", " ".join(line.split())) for line in paragraph.split("\n")]))
-    blocks = [block for block in blocks if block.rows or block.text]
+    blocks = _with_notes_before(block for block in blocks if block.rows or block.text)
     _mark_headings(blocks)
     return blocks
+
+
+def _with_notes_before(blocks: Iterable[_Block]) -> list[_Block]:
+    """Put notes at the foot of a page before its last paragraph where that goes on on the next one."""
+    ordered: list[_Block] = []
+    for block in blocks:
+        last = len(ordered) - 1
+        while last > 0 and ordered[last].kind == "text" and ordered[last].size < 0.95 * block.size:
+            last -= 1
+        is_cut = 0 <= last < len(ordered) - 1 and block.goes_on_from(ordered[last]) and not ordered[last].fresh
+        if is_cut and ordered[last].page == ordered[-1].page:
+            ordered.append(ordered.pop(last))
+        ordered.append(block)
+    return ordered
 
 
 def _parts(part: list[list[_Line]] | _Line, page: int, *, code: bool) -> Iterator[_Block]:
@@ -743,7 +761,4 @@ class _Writer:
             marks = "#" * self._levels[_style(block)]
             return glue, [("", marks)] + [(" ", text) for _, text in block.pieces]
         pieces = [(space, _MARKUP.sub(r"\\", _BULLET.sub("- ", text, count=1))) for space, text in block.pieces]
-        if before and block.fresh and before.kind == "text" and abs(before.size - block.size) < 0.3:
-            runs_on = not before.text.endswith(_ENDS) and block.text[:1].islower()
-            glue = " " if runs_on else glue
-        return glue, pieces
+        return " " if before and block.goes_on_from(before) else glue, pieces

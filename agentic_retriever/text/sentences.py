@@ -147,7 +147,7 @@ _CLOSERS: Final = "\"'”’»›)\\]}」』】〉》）*_"
 _CERTAIN: Final = "。！？｡։።؟۔།༎।॥។៕။"
 _END_RE: Final = re.compile(
     f"(?P<mark>(?:\\.[ \u00a0])+\\.|[.!?…‥{_CERTAIN}]+|(?<=[\u0370-\u03ff\u1f00-\u1fff]);)"
-    rf"(?P<closers>[{_CLOSERS}]*(?:[ \u00a0\u202f]»)?)(?:\[[0-9]{{1,3}}\])*"
+    rf"(?P<closers>[{_CLOSERS}]*(?:[ \u00a0\u202f]»)?)(?:\[[0-9]{{1,3}}\]|[¹²³⁰⁴-⁹])*"
 )
 _CERTAIN_RE: Final = re.compile(f"[{_CERTAIN}]")
 _KANA_RE: Final = re.compile(f"[{character_class(Script.KANA)}]")

@@ -194,6 +194,25 @@ def test_a_sentence_that_runs_over_the_end_of_a_page_is_whole_and_stands_on_both
     assert node.metadata["page_starts"] == [0, doc.text.index("tergeht")]
 
 
+def test_notes_at_the_foot_of_a_page_part_no_sentence_and_their_marks_no_line(read_one):
+    paper = Paper("Kopf")
+    paper.add_page()
+    paper.paragraph(FILLER * 6)
+    paper.paragraph("Der Verein darf nicht ohne")
+    for mark, y, note in ("1", 230, "Vereine der Stadt haben einen Sitz."), ("2", 240, "Alle stehen im Register."):
+        paper.set_font("Helvetica", size=5)
+        paper.text(20, y - 1.2, mark)
+        paper.set_font("Helvetica", size=8)
+        paper.text(21.1, y, note)
+    paper.add_page()
+    paper.paragraph("die Stimme des Vorstands handeln.")
+    doc = read_one("a.pdf", paper.data)
+    assert "Der Verein darf nicht ohne die Stimme des Vorstands handeln." in doc.text
+    assert "\n\n¹ Vereine der Stadt haben einen Sitz.\n\n² Alle stehen im Register.\n\nDer Verein darf" in doc.text
+    first, second = (doc.text[page.start : page.end] for page in doc.pages)
+    assert ("Register." in first, second.startswith("die Stimme")) == (True, True)
+
+
 def test_two_columns_are_read_one_after_the_other(read_one):
     paper = Paper()
     paper.add_page()

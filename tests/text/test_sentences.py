@@ -27,7 +27,7 @@ def texts(source: str) -> list[str]:
     ["Dr. Smith met J. R. Jones, e.g. in the U.S. Army.", "He left at 5 p.m.", "The end."],
     ["It costs 3.5 m or $1,234.50 per unit.", "See No. 5 and Fig. 2.", "No.", "I will not."],
     ['She said "Stop!" and left.', '"Go on."', "(He did.)", "Then... nothing.", "Well…", "Fine."],
-    ["Take plan B.", "It works with vitamin C.", "This is known.[12]", "Really?!", "Yes."],
+    ["Take plan B.", "It works with vitamin C.", "This is known.[12]", "And this.¹²", "Really?!", "Yes."],
     ["I am here to . . . submit.", "Good."],
     ["El Sr. Gil vive en EE. UU. desde 1999.", "Según el Art. 5, p. ej. Madrid, no procede.", "¿Seguro?", "¡Sí!"],
     ["Véase el apdo. 6.2.1.", "La Dra. Ruiz, de Autos S.A. en Vigo, firmó.", "Fin."],
