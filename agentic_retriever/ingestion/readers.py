@@ -1,6 +1,7 @@
 """Files and folders to source documents. A file that cannot be read is reported and left out, the rest goes on."""
 
 import codecs
+import csv
 import hashlib
 import json
 import os
@@ -78,10 +79,11 @@ _RST_HEADING = re.compile(
     r"(?P<under>([!-/:-@\[-`{-~])\5{2,})[ ]*$",
     re.MULTILINE,
 )
+_FENCED = re.compile(r"(^```\n(?:.*\n)*?```$)", re.MULTILINE)
 _RST_TERM = re.compile(r"^\.\. (?:option|confval|envvar|setting)::[ \t]+(?=\S)", re.MULTILINE)
 _RST_CODE = re.compile(
-    r"^(?:[ \t]*\.\. (?:code-block|code|sourcecode|parsed-literal)::.*\n(?:[ \t]+:.*\n)*"
-    r"|(?P<lead>(?![ \t]*\.\. ).*)::[ \t]*\n)(?:[ \t]*\n)+(?P<code>(?:[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)",
+    r"^(?P<indent>[ \t]*)(?:\.\. (?:code-block|code|sourcecode|parsed-literal)::.*\n(?:[ \t]+:.*\n)*"
+    r"|(?P<lead>(?!\.\. |[ \t]).*)::[ \t]*\n)(?:[ \t]*\n)+(?P<code>(?:(?P=indent)[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)",
     re.MULTILINE,
 )
 _RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
@@ -89,8 +91,35 @@ _RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
     r"|=+(?:[ ]+=+)+[ ]*\n(?:[ \t]*\S.*\n)+?(?P=indent)=+(?:[ ]+=+)+[ ]*(?:\n(?=[ \t]*(?:\n|\Z))|\Z))",
     re.MULTILINE,
 )
+_RST_LISTED = re.compile(
+    r"^(?P<indent>[ \t]*)\.\. (?P<kind>list|flat|csv)-table::(?P<title>.*)\n(?P<options>(?:[ \t]+:.*\n)*)"
+    r"(?P<body>(?:[ \t]*\n|(?P=indent)[ \t]+\S.*(?:\n|\Z))+)",
+    re.MULTILINE,
+)
 _FIRST_HEADING = re.compile(r"^# (?:NAME\s+)?(.+)$", re.MULTILINE)  # manual pages begin with NAME
 _Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # a pattern, and what stands in its place
+_RST_SAID: Final = {"versionadded": "Added in", "versionchanged": "Changed in", "deprecated": "Deprecated since"}
+_RST_NOTES: Final = "attention|caution|danger|error|hint|important|note|seealso|tip|warning"
+_RST: list[_Rule] = [
+    (r"^([ \t]*)\.\. (?:raw|toctree|contents|index|meta|role)::.*\n(?:(?:\1[ \t]+\S.*|[ \t]*)(?:\n|\Z))*", ""),
+    (r"^[ \t]*\.\. (?:image|figure)::.*\n(?:[ \t]+:[\w-]+:.*\n)*|^[ \t]*\.\. _[^\n:`]+:[ \t]*\n", ""),
+    (r"^([ \t]*)\.\. (?:admonition|rubric|sidebar|topic)::[ \t]*", r"\1"),
+    (
+        rf"^([ \t]*)\.\. ({'|'.join(_RST_SAID)})::[ \t]*(\S+)((?:[ \t]+|[ \t]*\n[ \t]+)(?=\S))?",
+        lambda found: f"{found[1]}{_RST_SAID[found[2]]} version {found[3]}{': ' if found[4] else ''}",
+    ),
+    (
+        rf"^([ \t]*)\.\. (?:({_RST_NOTES})::|\[[#*\w-]+\])(?:[ \t]*\n)*([ \t]*)",
+        lambda found: f"{max(found[1], found[3], key=len)}{(found[2] or 'note').capitalize()}: ",
+    ),
+    (
+        r":(?:[\w+.-]+:)*([\w+.-]+):`[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`",
+        lambda found: f"{found[1].upper()} {found[2]}" if found[2].isdecimal() else found[2],
+    ),
+    (r"(?<!`)`([^`<>]+?)\s+<([^`<>\s]+)>`__?", r"\1 (\2)"),
+    (r"(?<!`)`([^`\n]+)`__?(?![\w`])", r"\1"),
+    (r"\\(?:[ \n]|(?=[*_`\\]))", ""),
+]
 _POD: list[_Rule] = [
     (r"^=head([1-6])[ \t]+", lambda found: "#" * int(found[1]) + " "),
     (
@@ -122,8 +151,10 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     text, suffix = _decoded(file), file.suffix
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
+        text = re.sub(r"^([ \t]*\.\. [\w-]+)[ \t]+::", r"\1::", text, flags=re.MULTILINE)
         text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
-        text = _RST_TABLE.sub(_rst_table, text)
+        parts = _FENCED.split(_RST_LISTED.sub(_rst_listed, _RST_TABLE.sub(_rst_table, text)))  # prose and code in turns
+        text = "".join(part if at % 2 else _rewritten(part, _RST) for at, part in enumerate(parts))
         text = _OPTION.sub(_option_heading, _RST_TERM.sub(documents.TERM, text))
     else:
         text = _rewritten(text, _POD) if suffix == ".pod" else _adoc_text(text)
@@ -133,7 +164,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
 
 def _fenced(found: re.Match[str]) -> str:
     lead = (found["lead"] or "").rstrip()
-    return f"{lead}{':' if lead else ''}\n\n{_fence(found['code'])}\n".lstrip("\n")
+    return f"{found['indent'] if lead else ''}{lead}{':' if lead else ''}\n\n{_fence(found['code'])}\n".lstrip("\n")
 
 
 def _fence(code: str) -> str:
@@ -157,6 +188,21 @@ def _rst_table(found: re.Match[str]) -> str:
         body = [[(0, 0, 0, [*cell]) for cell in zip(*group, strict=True)] for group in parted]
     rows = [[" ".join(" ".join(cell[3]).split()) if cell else "" for cell in row] for row in [*head, *body]]
     return f"{documents.markdown_table(rows)}\n"
+
+
+def _rst_listed(found: re.Match[str]) -> str:
+    """A table that is written as a list of lists, or as CSV."""
+    body = textwrap.dedent(found["body"]).strip("\n")
+    if found["kind"] == "csv":
+        head = re.findall(r":header:(.*)", found["options"])
+        rows = list(csv.reader([*head, *body.splitlines()], skipinitialspace=True))
+    else:
+        gap = re.match(r"\* *", body)
+        cell = rf"^ {{{gap.end() if gap else 2}}}- ?"
+        rows = [re.split(cell, row, flags=re.MULTILINE) for row in re.split(r"^\* *- ?", body, flags=re.MULTILINE)[1:]]
+    width = max(map(len, rows), default=0)
+    rows = [[" ".join(cell.split()) for cell in row] + [""] * (width - len(row)) for row in rows]
+    return f"{found['title'].strip()}\n\n{documents.markdown_table(rows)}\n\n" if width > 1 else found[0]
 
 
 def _rewritten(text: str, rules: Sequence[_Rule]) -> str:
@@ -212,7 +258,7 @@ _CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40
 _O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
 _NAME = r"`{0,2}-{1,2}\w(?:(?!  )[^\n]){0,70}"
 _WORD = r"[$/.~]{0,2}[^\W\d_][\w./-]{1,60}(?<!\.)"
-_DEFINED = r"(?!\d+[.)])(?=(?:\S+ ){0,4}\S+\n)[^\s#•*+-][^\n]{0,55}(?<![.:;,{(_\\])(?=\n(?P=indent) {3,}\S)"
+_DEFINED = r"(?!\d+[.)])(?=(?:\S+ ){0,4}\S+\n)[^\s#•*+:.-][^\n]{0,55}(?<![.:;,{(_\\])(?=\n(?P=indent) {3,}\S)"
 _OPTION = re.compile(  # in lines of its own, or of a manual page that says behind it what it does
     rf"(?<![^\n]\n)^(?P<indent> *)(?P<names>{_NAME}(?:\n(?P=indent){_NAME})*|{_WORD}(?=\n)|{_DEFINED})"
     r"(?: {2,}(?=\S[^\n]*\n(?:\n|(?P=indent) ))|\n(?P=indent) +(?=\S))",
@@ -533,6 +579,11 @@ def read_source(
         except SourceError as err:
             kind: Literal["unread", "unsupported"] = "unread" if file.suffix in _READERS else "unsupported"
             yield documents.SkippedSource(file.source, str(err), kind)
+        except MemoryError:  # the limit of a reader's process, whose end says so
+            raise
+        except Exception as err:  # noqa: BLE001 - the seam to parsers, which raise anything on strange files
+            reason = f"broke its reader with {type(err).__name__}; save it again, or in another format"
+            yield documents.SkippedSource(file.source, reason)
 
 
 def _described(file: documents.SourceFile, items: Iterator[_Item], follow_links: bool) -> Iterator[_Item]:

@@ -255,7 +255,7 @@ def test_headings_of_restructured_text_and_pod_become_those_of_markdown(read_one
     code = (
         "Run this::\n\n   # sudo\n\n     more\n\nThen::\n.. note::\n\n   Text.\n\n.. code-block:: sh\n   :x: y\n\n   z"
     )
-    shown = "Run this:\n\n```\n# sudo\n\n  more\n```\n\nThen::\n.. note::\n\n   Text.\n\n```\nz\n```\n\n"
+    shown = "Run this:\n\n```\n# sudo\n\n  more\n```\n\nThen::\n   Note: Text.\n\n```\nz\n```\n\n"
     assert read_one("b.rst", code).text == shown
     items = "=over\n\n=item * One\n\nL<text|http://x> L<perlre> E<lt>\n\n=cut\n"
     doc = read_one("a.pod", f"=head1 NAME\n\nfoo - B<bold I<x>> C<< a->b >>\n\n{items}")

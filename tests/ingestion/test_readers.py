@@ -266,6 +266,8 @@ def test_heads_of_a_change_log_are_headings_and_not_of_pages(read_one):
     ("a.txt", "\n\n   -a -a"), ("a.md", "* "), ("a.rst", "= "), ("a.pod", "B<< "), ("a.pod", "X<"), ("a.html", "<p>a "),
     ("a.csv", "a,"), ("a.txt", "ไทย"), ("a.rst", "a::"), ("a.rst", "a::\n"), ("a.rst", "a::\n\n b\n\n"),
     ("a.rst", "+--+\n| a|\n"), ("a.rst", "\n+-+\n"), ("a.rst", "== ==\na  b\n"), ("a.rst", "\n== ==\n"),
+    ("a.rst", ".. note::\n"), ("a.rst", ":a:`"), ("a.rst", "`a <"), ("a.rst", ".. list-table::\n\n   * - a\n"),
+    ("a.rst", ".. raw::\n\n"), ("a.rst", ".. csv-table::\n\n  a,b\n"), ("a.rst", " a::\n\n  b\n"), ("a.rst", ".. _a"),
     ("a.rst", " == =="), ("a.pod", "\n  a\n"), ("a.pod", "   \n"), ("a.pod", "\n=item *\n"),
 ])  # fmt: skip
 def test_a_file_of_one_long_line_is_read_in_linear_time(read, name, unit):
@@ -285,6 +287,28 @@ RULED = "\n==== =====\nSize Speed\n==== =====\nM8   slow and\n     safe\nboth a|
 def test_tables_of_restructured_text_become_those_of_markdown(read_one, drawn):
     text = "| Size | Speed |\n| --- | --- |\n| M8 | slow and safe |\n| both | a\\|b |"
     assert read_one("a.rst", f"Of bolts.\n{drawn}\nEnd.").text == f"Of bolts.\n\n{text}\n\nEnd."
+
+
+@pytest.mark.parametrize(("marked", "text"), [
+    (".. note::\n\n   Keep *it*\n   dry.\n", "   Note: Keep *it*\n   dry.\n"),
+    (".. warning :: Hot.\n", " Warning: Hot.\n"),
+    ("  .. versionadded:: 3.2\n     Faster.\n", "  Added in version 3.2: Faster.\n"),
+    (".. deprecated:: 4\n\nText\n", "Deprecated since version 4\n\nText\n"),
+    (".. [#] Said elsewhere.\n.. rubric:: Parts\n", " Note: Said elsewhere.\nParts\n"),
+    (".. _part-two:\n.. image:: a b.png\n   :width: 400\n\nText\n", "\nText\n"),
+    ("A\n\n.. raw:: html\n\n   <br>\n\n.. toctree::\n   :glob:\n\n   a\n\nB\n", "A\n\nB\n"),
+    ("Of :ref:`lamps <Of lamps>`, :class:`~a.Lamp`, :pep:`8`, `us`_ and `it <http://a.b>`_.\n",
+     "Of lamps, a.Lamp, PEP 8, us and it (http://a.b).\n"),
+    ("``a`` and ``b``, elec\\ tric \\*s\n", "``a`` and ``b``, electric *s\n"),
+    ("  So::\n\n     `run`\n\n  It runs.\n", "  So:\n\n```\n`run`\n```\n\n  It runs.\n"),
+    (".. list-table:: Of bolts\n\n   * - Size\n     - Speed\n   * - M8\n     - - so\n       - so\n   * - M9\n",
+     "Of bolts\n\n| Size | Speed |\n| --- | --- |\n| M8 | - so - so |\n| M9 |  |\n\n"),
+    ('.. csv-table::\n   :header: Size, Speed\n\n   M8, "slow, safe"\n',
+     "\n\n| Size | Speed |\n| --- | --- |\n| M8 | slow, safe |\n\n"),
+    (".. csv-table::\n   :file: a.csv\n\nEnd\n", ".. csv-table::\n   :file: a.csv\n\nEnd\n"),
+])  # fmt: skip
+def test_marks_of_restructured_text_become_words(read_one, marked, text):
+    assert read_one("a.rst", marked).text == text
 
 
 @pytest.mark.parametrize("row", ["| M8   | slow and  |", "| M8   | slow and  "])
@@ -390,6 +414,15 @@ def test_a_table_of_ten_thousand_rows_is_read_whole(read_one):
 def test_numbers_of_paragraphs_and_notes_are_left_out_of_a_page_and_other_links_stay(read_one):
     page = '<label><a href="#o4">4</a></label><p>Text<sup><a href="#n1">1</a></sup>, see <a href="#e">(3)</a>.</p>'
     assert read_one("a.html", page).text == "Text, see (3)."
+
+
+def test_an_error_that_no_parser_should_raise_costs_only_its_file(reason, monkeypatch):
+    def broken(_content):
+        raise AssertionError("canary-5d1")
+
+    monkeypatch.setattr("agentic_retriever.ingestion.readers.html_to_text", broken)
+    told = "broke its reader with AssertionError; save it again, or in another format"
+    assert reason("a.html", "<p>Words</p>") == told
 
 
 # Reading in a process of its own
