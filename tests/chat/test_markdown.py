@@ -23,8 +23,7 @@ def shown(pieces):
 @given(st.text(alphabet="a [](!0123<^]\\", max_size=40), st.lists(st.integers(0, 40), max_size=6))
 def test_where_a_text_is_cut_makes_no_difference(text, cuts):
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[start:end] for start, end in pairwise(edges)]
-    assert shown(pieces) == shown([text])
+    assert shown([text[start:end] for start, end in pairwise(edges)]) == shown([text])
 
 
 @pytest.mark.parametrize(("text", "markdown"), [

@@ -157,8 +157,7 @@ async def test_an_agent_starts_it_as_a_program(program):
     async with Client(program) as client:
         listed = (await client.call_tool("list_indexes", {})).structured_content["result"]
         assert [(one["name"], one["documents"]) for one in listed] == [("animals", 3)]
-        answer = (await client.call_tool("ask", {"question": QUESTION})).structured_content
-        assert "sixteen hours" in answer["answer"]
+        assert "sixteen hours" in (await client.call_tool("ask", {"question": QUESTION})).structured_content["answer"]
 
 
 def test_nothing_but_the_protocol_is_printed(program):

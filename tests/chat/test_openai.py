@@ -74,8 +74,7 @@ def test_a_stream_says_what_the_whole_answer_says(chat, counted):
     last = [chunk for chunk in chunks if chunk.choices][-1]
     assert last.choices[0].finish_reason == "stop"
     assert last.agentic_retriever["citations"]
-    usage = [chunk.usage for chunk in chunks if chunk.usage]
-    assert len(usage) == counted
+    assert len([chunk.usage for chunk in chunks if chunk.usage]) == counted
     if counted:
         assert chunks[-1].choices == []
         assert chunks[-1].usage.total_tokens > 0
@@ -228,7 +227,6 @@ def test_the_name_of_a_conversation_reaches_the_history(chat, monkeypatch):
         extra_headers={"X-OpenWebUI-Chat-Id": "c-1"},
     )  # fmt: skip
     assert (seen[0]["conversation_id"], seen[0]["user_id"]) == ("c-1", "ann")
-    forwarded = {"X-Conversation-Id": "c-2", "X-OpenWebUI-User-Id": "bob"}
-    ask(found.client, QUESTION, extra_headers=forwarded)
+    ask(found.client, QUESTION, extra_headers={"X-Conversation-Id": "c-2", "X-OpenWebUI-User-Id": "bob"})
     ask(found.client, QUESTION)
     assert [(one["conversation_id"], one["user_id"]) for one in seen[1:]] == [("c-2", "bob"), ("", "local")]

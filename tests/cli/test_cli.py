@@ -147,14 +147,12 @@ def test_documents_and_indexes_are_removed_and_skipped_files_are_named(home):
 
 
 def test_index_copy(home, closed_at_end):
-    qdrant = pytest.importorskip("qdrant_servers")
-    server = closed_at_end(qdrant.QdrantServer())
+    server = closed_at_end(pytest.importorskip("qdrant_servers").QdrantServer())
     there = environment(QDRANT_URL=server.url)
     done = cli(home, "index", "copy", "handbook", "--to", "server", "--as", "far", env=there)
     assert (done.returncode, done.stdout.splitlines()[0][:5]) == (0, "far: ")
     assert "copied to server" in done.stdout
-    asked = cli(home, "query", "How many days of annual leave?", "--index", "far", env=there)
-    assert "28 days" in asked.stdout
+    assert "28 days" in cli(home, "query", "How many days of annual leave?", "--index", "far", env=there).stdout
     assert cli(home, "index", "remove", "far", env=there).returncode == 0
 
 
@@ -349,8 +347,7 @@ def test_words_come_before_the_model_has_ended(make_server, run):
 def test_escape_sequences_of_a_model_do_not_reach_the_terminal(make_server, run):
     server = make_server()
     tail = ["\\has 28 days \x9b", "mof annual leave. ", "[1]"]
-    pieces = ["Every employee \x1b", "]8;;http://evil.example\x1b", *tail]
-    server.reply(stream_body("ollama", pieces))
+    server.reply(stream_body("ollama", ["Every employee \x1b", "]8;;http://evil.example\x1b", *tail]))
     out, err = run(server).communicate(timeout=60)
     assert out.startswith("Every employee has 28 days of annual leave. [1]\n")
     assert not any(char in out + err for char in "\x1b\x9b\x07")

@@ -29,8 +29,7 @@ async def test_a_question_is_answered_as_described(client):
     one, two = first.json(), again.json()
     assert "sixteen hours" in one["text"]
     assert (one["cached"], two["cached"]) == (False, True)
-    differ = {name for name in one if one[name] != two[name]}
-    assert differ == {"cached", "query_id", "timings_ms"}
+    assert {name for name in one if one[name] != two[name]} == {"cached", "query_id", "timings_ms"}
 
 
 async def test_hits_of_one_answer_are_written_alike_and_those_of_others_are_not(client):
@@ -41,8 +40,7 @@ async def test_hits_of_one_answer_are_written_alike_and_those_of_others_are_not(
 
 
 async def test_an_answer_is_streamed(make_app, serve):
-    app = make_app(model=FakeLLM(lambda _prompt: GOOD))
-    url = serve(app)
+    url = serve(make_app(model=FakeLLM(lambda _prompt: GOOD)))
     async with httpx.AsyncClient(base_url=url) as client:
         response = await ask(client, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -131,12 +129,10 @@ async def test_indexes_and_sources(client):
     one = (await client.get("/v1/indexes/animals")).json()
     assert one["measured"] is None
     assert "chunks" in one["views"]
-    answer = (await ask(client)).json()
-    cited = answer["citations"][0]
+    cited = (await ask(client)).json()["citations"][0]
     source = await client.get("/v1/indexes/animals/source", params={"doc_id": cited["doc_id"]})
     assert source.json()["text"][cited["start"] : cited["end"]] == cited["quote"]
-    missing = await client.get("/v1/indexes/animals/source", params={"doc_id": "cows"})
-    assert missing.status_code == 404
+    assert (await client.get("/v1/indexes/animals/source", params={"doc_id": "cows"})).status_code == 404
 
 
 async def test_the_life_of_a_document(client):
@@ -148,14 +144,11 @@ async def test_the_life_of_a_document(client):
     assert (record["status"], record["title"], record["tags"]) == ("pending", "Cows", ["farm", "big"])
     assert record["metadata"]["year"] == 2024
     place = f"/v1/documents/{record['id']}"
-    again = await client.post("/v1/documents", data=data, files=files)
-    assert again.json()["id"] == record["id"]
+    assert (await client.post("/v1/documents", data=data, files=files)).json()["id"] == record["id"]
     listed = (await client.get("/v1/documents", params={"index": "animals", "search": "Cow"})).json()
     assert (listed["total"], listed["documents"][0]["id"]) == (1, record["id"])
-    changed = await client.patch(place, json={"title": "Cattle"})
-    assert changed.json()["title"] == "Cattle"
-    text = await client.get(f"{place}/text")
-    assert text.headers["content-type"] == "application/json"
+    assert (await client.patch(place, json={"title": "Cattle"})).json()["title"] == "Cattle"
+    assert (await client.get(f"{place}/text")).headers["content-type"] == "application/json"
     off = await client.post(f"{place}/deactivate")
     assert (off.json()["status"], off.json()["is_active"]) == ("inactive", False)
     assert (await client.post(f"{place}/activate")).json()["is_active"] is True
@@ -177,8 +170,7 @@ async def test_history_feedback_and_replay(client):
     assert (await client.post("/v1/feedback", json={"query_id": query_id, "thumb": "up"})).status_code == 204
     both = {"query_id": query_id, "thumb": "up", "rating": 3}
     assert (await client.post("/v1/feedback", json=both)).status_code == 422
-    lost = {"query_id": "nothing", "rating": 3}
-    assert (await client.post("/v1/feedback", json=lost)).status_code == 404
+    assert (await client.post("/v1/feedback", json={"query_id": "nothing", "rating": 3})).status_code == 404
     listed = (await client.get("/v1/queries", params={"limit": 1})).json()
     assert [one["query_id"] for one in listed] == [other["query_id"]]
     one = (await client.get(f"/v1/queries/{query_id}")).json()

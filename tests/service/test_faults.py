@@ -61,8 +61,7 @@ class Model:
 
 
 def test_who_hangs_up_in_mid_stream_frees_everything(make_app, serve, gate):
-    model = Model(gate)
-    app = make_app(model=model.llm())
+    app = make_app(model=Model(gate).llm())
     url, before = serve(app), threading.active_count()
     body = json.dumps({"query": QUESTION, "stream": True}).encode()
     with connect(url) as client:
@@ -148,8 +147,7 @@ def test_a_slow_upload_is_given_up_and_holds_one_place(make_app, serve):
 
 
 def test_who_sends_a_question_slowly_holds_no_place(make_app, serve):
-    app = make_app(settings={"idle_s": 2, "max_requests": 1})
-    url = serve(app)
+    url = serve(make_app(settings={"idle_s": 2, "max_requests": 1}))
     with connect(url) as slow:
         slow.sendall(request("/v1/query", b'{"query": ', Content_Length="1000"))
         assert httpx.get(f"{url}/v1/indexes").status_code == 200
@@ -190,8 +188,7 @@ def test_two_hundred_clients_get_answers_or_are_asked_to_wait(make_app, serve):
 def test_progress_is_told_until_the_service_ends(make_app, serve):
     app = make_app()
     url = serve(app)
-    documents = app.state.service.router.documents
-    record = documents.upload(b"The cow eats grass.", index="animals", filename="cow.txt")
+    record = app.state.service.router.documents.upload(b"The cow eats grass.", index="animals", filename="cow.txt")
     with httpx.stream("GET", f"{url}/v1/documents/{record.id}/events", timeout=60) as response:
         lines = response.iter_lines()
         told = [line for line in (next(lines), next(lines)) if line.startswith("data: ")]
@@ -201,8 +198,7 @@ def test_progress_is_told_until_the_service_ends(make_app, serve):
 
 
 async def test_answers_under_way_are_finished_when_the_service_ends(make_app, serve, gate):
-    model = FakeLLM(lambda _prompt: gate.wait(30) and GOOD)
-    app = make_app(model=model)
+    app = make_app(model=FakeLLM(lambda _prompt: gate.wait(30) and GOOD))
     url = serve(app)
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         asked = asyncio.ensure_future(client.post("/v1/query", json={"query": QUESTION}))

@@ -82,8 +82,7 @@ async def test_every_path_but_a_few_wants_a_key(make_app, keys):
 
 
 def test_keys_are_kept_as_hashes_and_compared_whole(make_app, keys):
-    app = make_app()
-    ring = app.state.service.keys
+    ring = make_app().state.service.keys
     ring.load()
     for role, key in keys.items():
         assert ring.caller(key).role is Role.named(role)
@@ -141,8 +140,7 @@ async def test_the_process_lives_while_its_catalog_is_away(make_app, keys, monke
 
 
 async def test_a_revoked_key_ends_its_sessions(make_app, keys):
-    app = make_app()
-    ring = app.state.service.keys
+    ring = make_app().state.service.keys
     ring.load()
     cookie = ring.session(ring.caller(keys["admin"]))
     assert ring.session_caller(cookie).by_cookie
@@ -183,8 +181,7 @@ async def test_signing_in_and_out(make_app, keys):
         assert page.status_code == 200
         assert "Compare" in page.text
         assert "Settings" not in page.text  # which this key may not see
-        gone = await client.post("/logout")
-        assert gone.headers["location"] == "/login"
+        assert (await client.post("/logout")).headers["location"] == "/login"
         assert (await client.get("/")).status_code == 401
 
 
@@ -206,8 +203,7 @@ async def test_another_site_changes_nothing_with_the_rights_of_a_browser(make_ap
     async with client_of(app) as client:  # nobody is asked for a key here
         assert (await client.delete("/v1/cache", headers=headers)).status_code == 403
         assert (await client.get("/v1/cache", headers=headers)).status_code == 200
-    table = app.state.service.keys._table
-    key = table.create("admin", Role.ADMIN)
+    key = app.state.service.keys._table.create("admin", Role.ADMIN)
     async with client_of(make_app()) as client:
         await client.post("/login", data={"key": key})
         assert (await client.delete("/v1/cache", headers=headers)).status_code == 403
@@ -224,8 +220,7 @@ async def test_every_answer_has_its_headers_and_no_other_site_may_read(client):
         assert "script-src 'self';" in policy
         assert response.headers["x-content-type-options"] == "nosniff"
         assert "access-control-allow-origin" not in response.headers
-    preflight = await client.options("/v1/query", headers={"Origin": "https://evil.example"})
-    assert preflight.status_code == 405
+    assert (await client.options("/v1/query", headers={"Origin": "https://evil.example"})).status_code == 405
 
 
 async def test_a_key_has_a_rate(make_app, keys):
@@ -354,8 +349,7 @@ def test_places_suit_the_machine_and_what_answers(make_app, monkeypatch, most, c
 async def test_only_so_many_are_answered_at_once(make_app, gate, patience):
     patience(0.0)
     entered = []
-    model = FakeLLM(lambda _prompt: entered.append(1) or str(gate.wait(60)))
-    app = make_app(model=model, settings={"max_requests": 2})
+    app = make_app(model=FakeLLM(lambda _prompt: entered.append(1) or str(gate.wait(60))), settings={"max_requests": 2})
     async with client_of(app) as client:
         waiting = [asyncio.ensure_future(client.post("/v1/query", json={"query": f"Cat {n}?"})) for n in range(2)]
         await asyncio.to_thread(wait_until, lambda: entered, 20)

@@ -63,8 +63,7 @@ async def test_an_answer_without_a_script(client):
     shown = await client.post("/ask", data={"query": QUESTION, "index": "animals", "strategy": "vector"})
     page = check(shown.text)
     assert "sixteen hours" in shown.text
-    source = next(link for link in page.links if link.startswith("/source"))
-    text = await client.get(source)
+    text = await client.get(next(link for link in page.links if link.startswith("/source")))
     check(text.text)
     assert '<mark id="span">The cat sleeps sixteen hours a day.</mark>' in text.text
     assert "<h1>cats</h1>" in text.text

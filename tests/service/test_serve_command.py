@@ -150,8 +150,7 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_said(tmp_path, start):
-    served = start()
-    port = served.url.rpartition(":")[2]
+    port = start().url.rpartition(":")[2]
     done = run_process(tmp_path, "--data-dir", str(tmp_path / "other"), "serve", "--port", port)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
