@@ -275,16 +275,14 @@ async def test_bundles_pins_async_streams_and_what_fails_before_a_stream_begins(
 def test_nothing_found_has_its_text_and_no_source_nodes(make_router, classifier):
     router = make_router(classifier=classifier)
     for streaming in (False, True):
-        engine = router.as_query_engine(streaming=streaming)
-        response = engine.query(FAR)
+        response = router.as_query_engine(streaming=streaming).query(FAR)
         assert str(response) == router.query(FAR).text != ""
         assert (response.source_nodes, response.metadata["tier"]) == ([], "none")
         assert response.metadata["confidence"]["level"] == "not_found"
 
 
 def test_a_stream_has_its_nodes_with_the_first_words_and_all_else_in_the_end(make_router):
-    router = make_router(model=FakeLLM([GOOD]))
-    engine = router.as_query_engine(streaming=True)
+    engine = make_router(model=FakeLLM([GOOD])).as_query_engine(streaming=True)
     response = engine.query(CAT)
     assert isinstance(response, StreamingResponse)
     nodes, metadata = response.source_nodes, response.metadata
@@ -338,8 +336,7 @@ async def test_a_tool_describes_however_many_indexes_and_an_engine_tells_its_pin
     assert isinstance(inner, RoutedQueryEngine)
     assert (inner.get_prompts(), inner.pins) == ({}, {"index": "animals"})
     for number in [0, 1, 12, 40, 400]:
-        indexes = {f"index{n}": "words and\nmore words " * 20 for n in range(number)}
-        text = tool_description(indexes)
+        text = tool_description({f"index{n}": "words and\nmore words " * 20 for n in range(number)})
         assert len(text) <= MAX_DESCRIPTION
         assert all(f"- index{n}" in text for n in range(min(number, 20)))
         assert "\n\n" not in text
@@ -374,8 +371,7 @@ async def test_in_the_hands_of_function_and_react_agents(router):
     seen = [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
     assert str(await handler) == f"{GOOD} {MOONS}"
     assert [event.tool_output.is_error for event in seen] == [False, False]
-    routes = [event.tool_output.raw_output.metadata["route"]["index"] for event in seen]
-    assert routes == ["animals", "planets"]
+    assert [event.tool_output.raw_output.metadata["route"]["index"] for event in seen] == ["animals", "planets"]
     thought = f'Thought: I need a tool.\nAction: search_documents\nAction Input: {{"input": "{CAT}"}}\n'
     llm = FakeLLM([thought, "Thought: I can answer.\nAnswer: Sixteen hours."])
     agent = ReActAgent(tools=[router.as_tool()], llm=llm, streaming=False)
@@ -418,8 +414,7 @@ def test_under_a_sub_question_engine(router, use_async):
     )  # fmt: skip
     for response in (engine.query("Cats and moons?"), asyncio.run(engine.aquery("Cats and moons?"))):
         assert str(response) == "Sixteen hours and two moons."
-        found = {n.node.ref_doc_id for n in response.source_nodes}
-        assert {"cats", "mars"} <= found
+        assert {"cats", "mars"} <= {n.node.ref_doc_id for n in response.source_nodes}
     for part in ("sixteen hours a day. [1]", "Phobos and Deimos. [1]"):
         assert part in llm.prompts[0]
 
@@ -517,8 +512,7 @@ def test_storage_context_kept_beside_it(index, store, tmp_path):
 
 
 async def test_async_indexing(store):
-    context = StorageContext.from_defaults(vector_store=store)
-    index = VectorStoreIndex(nodes=[], storage_context=context, **options())
+    index = VectorStoreIndex(nodes=[], storage_context=StorageContext.from_defaults(vector_store=store), **options())
     await index.ainsert(Document(text=ANIMALS["cats"], doc_id="cats"))
     assert [n.node.ref_doc_id for n in await retriever(index).aretrieve(CAT)] == ["cats"]
     await index.adelete_ref_doc("cats")
@@ -552,8 +546,7 @@ async def evaluated(retriever_of, expected):
     values = []
     for q in QUESTIONS:
         evaluator = RetrieverEvaluator.from_metric_names(METRICS, retriever=retriever_of(q))
-        result = await evaluator.aevaluate(q["query"], expected_ids=expected[q["id"]])
-        values.append(result.metric_vals_dict)
+        values.append((await evaluator.aevaluate(q["query"], expected_ids=expected[q["id"]])).metric_vals_dict)
     assert all(set(one) == set(METRICS) for one in values)
     assert all(math.isfinite(value) and 0 <= value <= 1 for one in values for value in one.values())
     return {name: sum(one[name] for one in values) / len(values) for name in METRICS}

@@ -53,8 +53,7 @@ WAYS = ("query", "aquery", "stream", "astream")
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_stage_is_a_span_below_its_query_and_tells_its_events_in_order(make_router, watch, way):
-    router = make_router(model=FakeLLM([GOOD]))
-    assert (await asked(router, way)).text == GOOD
+    assert (await asked(make_router(model=FakeLLM([GOOD])), way)).text == GOOD
     wait_until(lambda: not watch.spans.open())
     spans, events = watch.spans, watch.events
     assert parents(spans) == PARENTS
@@ -95,8 +94,7 @@ def test_a_cached_answer_is_one_span_and_failures_drop_theirs(router, watch):
     assert not watch.spans.open()
     dropped = [span_id.partition("-")[0] for span_id in watch.spans.errors]
     assert dropped == [f"AgenticRouter.{name}" for name in ("query", "query", "route", "retrieve")]
-    texts = {e.err_str for e in watch.events.of("SpanDropEvent")}
-    assert texts == {"UnknownIndexError"}
+    assert {e.err_str for e in watch.events.of("SpanDropEvent")} == {"UnknownIndexError"}
 
 
 async def test_retrieval_and_routing_alone_tags_and_our_own_dispatcher(router, watch):
@@ -333,8 +331,7 @@ def test_promises_hold_whatever_they_return_and_what_is_none_is_named(make_route
     assert [n.score for n in found.nodes] == [*(n.score for n in plain.nodes), 0.5]
     kinds = where("kind", ["c", "d", "o"], "in")
     assert "new" not in [n.node.node_id for n in router.retrieve(CAT, index="animals", filters=kinds).nodes]
-    answer = router.query(CAT, index="animals")
-    assert {c.index for c in answer.citations} == {"animals"}
+    assert {c.index for c in router.query(CAT, index="animals").citations} == {"animals"}
     with pytest.raises(ConfigError, match="BaseNodePostprocessor"):
         make_router(postprocessors=["rerank"])
     with pytest.raises(ConfigError, match="synthesizer"):
@@ -388,8 +385,7 @@ def test_one_that_fails_or_blocks_leaves_the_extract_in_time(make_router, gate):
             assert (answer.text, answer.tier) == (GOOD, Tier.EXTRACTIVE)
             assert [(d.step, d.fallback) for d in answer.degraded] == [("synthesis.llm", "extractive")]
             assert "secret" not in str(answer.to_dict())
-    llm = FakeLLM(lambda prompt: gate.wait(20) and GOOD)
-    router = make_router(synthesizer=synthesizer(llm))
+    router = make_router(synthesizer=synthesizer(FakeLLM(lambda prompt: gate.wait(20) and GOOD)))
     router.retrieve(CAT)
     with within(1.8):
         answer = router.query(CAT, budget=Budget(max_ms=800))

@@ -46,8 +46,7 @@ def on_redis(closed_at_end):
     """Makes caches with a second level on Redis, which are closed after the test."""
 
     def make(link, *, max_entries=1_000, **namespace):
-        store = RedisStore(link, kind="answers", **namespace)
-        second = store, lambda value: json.dumps(value).encode(), json.loads
+        second = RedisStore(link, kind="answers", **namespace), lambda value: json.dumps(value).encode(), json.loads
         return closed_at_end(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=second))
 
     return make

@@ -444,8 +444,7 @@ class TestVectors:
 
     def test_questions_too_and_apart_from_passages(self, make):
         shared = make()
-        model = EmbeddingModel(FakeEmbedding(), name="fake", shared=shared)
-        vector = model.embed_query("the cat")
+        vector = EmbeddingModel(FakeEmbedding(), name="fake", shared=shared).embed_query("the cat")
         assert shared.store.flush(5)
         second = FakeEmbedding()
         other = EmbeddingModel(second, name="fake", shared=make())

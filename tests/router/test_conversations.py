@@ -66,8 +66,7 @@ def test_what_was_said_can_be_passed_instead(router):
     turns = [Turn(query=FIRST, answer="13.60 metres [1]")]
     assert router.query(THEN, turns=turns).understood_as == MEANT
     # A client that has all messages has the follow-ups among them as they were typed.
-    later = router.query("and for a rigid bus?", turns=[*turns, Turn(query=THEN, answer="12.20")])
-    assert later.understood_as == FIRST
+    assert router.query("and for a rigid bus?", turns=[*turns, Turn(query=THEN, answer="12.20")]).understood_as == FIRST
     assert router.retrieve(THEN, turns=turns).route.understood_as == MEANT
 
 

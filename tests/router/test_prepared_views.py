@@ -91,8 +91,7 @@ def test_conditions_are_read_where_a_field_has_more_values_than_a_profile_lists(
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 3, "version": 1, "fields": [{"name": 1}]}'])
 def test_values_that_cannot_be_read_are_gathered_again(make, tmp_path, text, caplog):
     before = make({"docs": DOCS}).index("docs").fields()
-    path = tmp_path / "data" / "indexes" / "docs" / "fields.json"
-    path.write_text(text, encoding="utf-8")
+    (tmp_path / "data" / "indexes" / "docs" / "fields.json").write_text(text, encoding="utf-8")
     index = make().stored_index("docs")
     index.build_search()
     assert index.fields() == before
@@ -136,8 +135,7 @@ def test_a_question_is_searched_with_the_other_forms_of_its_terms_and_lifts_what
     path = tmp_path / "terms.json"
     path.write_text(json.dumps(TERMS), encoding="utf-8")
     given = {"inline": json.dumps(TERMS), "file": str(path)}[kind]
-    docs = [Document(text=text, doc_id=f"d{at}") for at, text in enumerate(TAXES)]
-    plain = make({"tax": docs}).retrieve(QUESTION)
+    plain = make({"tax": [Document(text=text, doc_id=f"d{at}") for at, text in enumerate(TAXES)]}).retrieve(QUESTION)
     assert plain.understood == ()
     assert all("bm25" not in node.details["retrieval"] for node in plain.nodes)
     router = make(config={"domain_terms": given})

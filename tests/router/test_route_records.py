@@ -160,8 +160,7 @@ def rules(make, tmp_path):
     # Each section has enough to stand alone.
     more = " ".join(["It is done as the master of the harbour has it, and whoever does not is asked to leave."] * 8)
     for name in ("Harbour order", "Market order"):
-        told = RULES.format(name=name).replace(".\n", f". {more}\n")
-        (tmp_path / f"{name}.md").write_text(told, encoding="utf-8")
+        (tmp_path / f"{name}.md").write_text(RULES.format(name=name).replace(".\n", f". {more}\n"), encoding="utf-8")
     return make({"rules": tmp_path, "planets": THREE["planets"]})
 
 
@@ -452,8 +451,7 @@ def test_answers_of_the_router_come_back_whole(make):
         assert answer.nodes
         same(decoded(encoded(answer)), answer)
         assert pickle.loads(pickle.dumps(answer)) == answer
-        written = json.dumps(answer.to_dict())
-        assert Answer.from_dict(json.loads(written)) == dataclasses.replace(answer, nodes=())
+        assert Answer.from_dict(json.loads(json.dumps(answer.to_dict()))) == dataclasses.replace(answer, nodes=())
 
 
 def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answer):
@@ -478,8 +476,7 @@ def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answe
 @given(st.data())
 def test_a_damaged_answer_is_refused_or_an_answer(data):
     """Nothing but ValueError, whatever is missing or has another type."""
-    answer = made_up_values.answer("t")
-    place = row = json.loads(encoded(answer))
+    place = row = json.loads(encoded(made_up_values.answer("t")))
     while True:
         key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
         inner = place[key]

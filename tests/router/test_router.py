@@ -338,8 +338,7 @@ async def test_a_removed_index_is_gone_its_name_is_free_and_a_closed_router_free
 
 async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sync_retriever(router, monkeypatch, gate):
     question = SLEEP
-    decision = await router.aroute(question)
-    assert decision.index.name == router.route(question).index.name
+    assert (await router.aroute(question)).index.name == router.route(question).index.name
     assert (await router.aquery(question)).text == router.query(question).text
     retrieved, expected = await router.aretrieve(question), router.retrieve(question)
     assert [n.node.node_id for n in retrieved.nodes] == [n.node.node_id for n in expected.nodes]
@@ -377,8 +376,7 @@ def test_adaptive_top_k_leaves_the_callers_number_alone(make):
 
 
 def test_reranking_by_a_model_and_its_failure(make):
-    failing = FakeLLM([ConnectionError("down")])
-    router = make({"animals": documents(ANIMALS)}, llm=failing, config={"reranker": "llm"})
+    router = make({"animals": documents(ANIMALS)}, llm=FakeLLM([ConnectionError("down")]), config={"reranker": "llm"})
     retrieval = router.retrieve("the cat sleeps", strategy="vector")
     assert retrieval.nodes[0].node.ref_doc_id == "cats"
     assert "postprocess.rerank" in {d.step for d in retrieval.degraded}

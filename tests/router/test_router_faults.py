@@ -51,8 +51,7 @@ def deadline(kind, seconds=HUNG_S):
 def test_cloud_answers_when_the_primary_fails(make_tiers, ollama, cloud, fault):
     set_up, kind = OLLAMA_FAULTS[fault]
     set_up(ollama)
-    router = make_tiers(**deadline(fault, SECOND_S))
-    answer = timed(router)
+    answer = timed(make_tiers(**deadline(fault, SECOND_S)))
     assert answer.text == GOOD
     assert (answer.tier, answer.citations[0].doc_id) == (Tier.CLOUD, "cats")
     assert failures(answer) == [(Tier.PRIMARY, kind), (Tier.CLOUD, None)]
@@ -231,8 +230,7 @@ STREAM_FAULTS = {
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_stream_changes_the_tier_silently_before_the_first_word(make_tiers, ollama, fault):
     STREAM_FAULTS[fault](ollama)
-    router = make_tiers(**deadline(fault, SECOND_S))
-    stream = router.stream(QUESTION)
+    stream = make_tiers(**deadline(fault, SECOND_S)).stream(QUESTION)
     with in_time():
         pieces = list(stream)
     if fault == "thoughts only":  # the call had begun, so extraction takes over
@@ -324,8 +322,7 @@ def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
     monkeypatch.setattr("agentic_retriever.routing.AutoClassifier", partial(AutoClassifier, margin=1.0))
     monkeypatch.setattr("agentic_retriever.routing.AutoSelector", partial(AutoSelector, min_confidence=1.0))
     ollama.reply(chat("ollama", GOOD))
-    router = make_tiers(classifier="auto", selector="auto")
-    assert timed(router, budget=Budget(max_llm_calls=2)).usage.llm_calls <= 2
+    assert timed(make_tiers(classifier="auto", selector="auto"), budget=Budget(max_llm_calls=2)).usage.llm_calls <= 2
     assert len(ollama.requests) <= 2
 
 
@@ -366,8 +363,7 @@ def test_no_server_is_asked_without_calls_without_nodes_or_by_construction(make_
 
 def test_cloud_without_a_key_is_left_out_with_one_warning(make_tiers, ollama, caplog):
     ollama.reply({"error": "x"}, 404)
-    router = make_tiers(openrouter_api_key="")
-    assert failures(timed(router)) == [(Tier.PRIMARY, "not_found"), (Tier.SMALL, None)]
+    assert failures(timed(make_tiers(openrouter_api_key=""))) == [(Tier.PRIMARY, "not_found"), (Tier.SMALL, None)]
     assert [r.levelname for r in caplog.records if "OPENROUTER_API_KEY" in r.message] == ["WARNING"]
     with pytest.raises(errors.ConfigError, match="OPENROUTER_API_KEY"):
         make_tiers(llm="openrouter:x", openrouter_api_key="")
@@ -386,8 +382,7 @@ def test_abandoned_calls_leave_no_connection(make_tiers, ollama, cloud):
 
 def plain(answer):
     """What two callers of one question have in common."""
-    told = answer.to_dict()
-    return {name: value for name, value in told.items() if name not in {"query_id", "timings_ms", "cached"}}
+    return {name: value for name, value in answer.to_dict().items() if name not in {"query_id", "timings_ms", "cached"}}
 
 
 @pytest.fixture

@@ -119,8 +119,7 @@ def test_sixteen_threads_get_the_answers_of_one(sites):
     assert {tier for _, _, tier in alone} == {Tier.PRIMARY}
 
     def work(number):
-        turned = questions[number:] + questions[:number]
-        answers = [told(router.query(question)) for question in turned]
+        answers = [told(router.query(question)) for question in questions[number:] + questions[:number]]
         return answers[50 - number :] + answers[: 50 - number]
 
     with within(60):
@@ -385,8 +384,7 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, small_store, tm
 @linux_only
 def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud, endpoints, spans):
     endpoints(failures=100)
-    words = ["The cat ", "sleeps ", "sixteen "]
-    mode("stall", stream_body("ollama", words, finish=None))(ollama)
+    mode("stall", stream_body("ollama", ["The cat ", "sleeps ", "sixteen "], finish=None))(ollama)
     mode("hang")(cloud)
     router = make_tiers(deadline_s=1.5, llm_small="none")
     router.retrieve(QUESTION)

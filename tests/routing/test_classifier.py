@@ -141,8 +141,7 @@ def test_an_index_of_two_nodes_has_no_unfair_background(make, boats, bread):
 
 @given(rows=st.integers(0, 3000), limit=st.integers(1, 1000))
 def test_thinning_keeps_rows_up_to_the_limit(rows, limit):
-    sample = np.arange(rows, dtype=np.float32).reshape(-1, 1)
-    kept = thinned(sample, limit)
+    kept = thinned(np.arange(rows, dtype=np.float32).reshape(-1, 1), limit)
     assert min(rows, limit) // 2 <= len(kept) <= limit
     assert rows == 0 or kept[0, 0] == 0
 
@@ -286,8 +285,7 @@ def test_classifiers_abstain_and_a_lone_index_is_doubted_too(workshop, classifie
     assert "searched too" not in selection.reason
     assert "about it only with probability" in selection.reason
     assert selection.evidence["workshop"]["scope"] < 0.15
-    never = kind(abstain_below=0).classify(query, [workshop, other], query_vector=far_vector(workshop))
-    assert not never.abstained
+    assert not kind(abstain_below=0).classify(query, [workshop, other], query_vector=far_vector(workshop)).abstained
     selection = ProfileClassifier().classify("who painted the ceiling", [workshop], query_vector=far_vector(workshop))
     assert (selection.mode, selection.abstained, selection.confidence) == ("only", True, 1.0)
     known = ProfileClassifier().classify("is the pump checked", [workshop], query_vector=workshop.sample[0])

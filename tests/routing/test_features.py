@@ -56,8 +56,7 @@ def test_signals(signal, query):
 
 
 def test_rare_terms_are_those_of_few_nodes_and_a_plain_question_has_no_signal(make):
-    found = {name for name, value in strengths("how long may I keep a borrowed bike").items() if value > 0}
-    assert found <= {"length"}
+    assert {name for name, value in strengths("how long may I keep a borrowed bike").items() if value > 0} <= {"length"}
     index = make("x", ["valve and gasket", *["valve"] * 200])
     assert strengths("gasket", index)["rare_terms"] == 1.0
     assert strengths("valve", index)["rare_terms"] == 0.0

@@ -206,6 +206,5 @@ def test_six_collections_are_told_apart_with_probabilities_that_come_true(collec
     assert np.mean(list(accuracy.values())) >= 0.96, accuracy
     assert measure_reliability(sure, right).ece <= 0.05
     # Every collection counts the same, however many questions it has.
-    shares = [1 / counts[name] for name in names]
-    assert measure_reliability(sure, right, weights=shares).ece <= 0.05
+    assert measure_reliability(sure, right, weights=[1 / counts[name] for name in names]).ece <= 0.05
     assert np.mean([selection.abstained for selection in selections]) <= 0.02

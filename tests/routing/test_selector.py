@@ -99,8 +99,7 @@ def test_equal_measures_change_nothing_and_a_clear_signal_speaks_louder_than_a_b
 @given(st.dictionaries(st.sampled_from(Strategy), st.none() | st.floats()))
 def test_quality_shifts_are_finite_and_bounded(qualities):
     cards = [replace(make_card(strategy), quality=quality) for strategy, quality in qualities.items()]
-    shifts = quality_shifts(cards)
-    assert all(-MAX_QUALITY_SHIFT <= shift <= MAX_QUALITY_SHIFT for shift in shifts.values())
+    assert all(-MAX_QUALITY_SHIFT <= shift <= MAX_QUALITY_SHIFT for shift in quality_shifts(cards).values())
     if cards:
         assert math.isclose(sum(SELECTOR.select("x", cards, features={}).scores.values()), 1.0, abs_tol=1e-9)
 
