@@ -34,8 +34,7 @@ def vector_index(nodes, *, embedding=None, **kwargs):
 
 def index_on(store, nodes, *, embedding=None):
     """A VectorStoreIndex over a store."""
-    context = StorageContext.from_defaults(vector_store=store)
-    return vector_index(nodes, embedding=embedding, storage_context=context)
+    return vector_index(nodes, embedding=embedding, storage_context=StorageContext.from_defaults(vector_store=store))
 
 
 def summary_index(nodes):

@@ -115,8 +115,7 @@ def test_answers_cite_what_stands_in_the_nodes_without_the_model_of_an_engine_an
     answer = filled.query(LEAVE)
     citation = answer.citations[0]
     assert (citation.index, citation.node_id) == ("contracts", "staff")
-    source = filled.index("contracts").source_text(citation.doc_id)
-    assert citation.quote == source[citation.start : citation.end]
+    assert citation.quote == filled.index("contracts").source_text(citation.doc_id)[citation.start : citation.end]
     assert "thirty days" in answer.text
     decision = filled.route(LEAVE)
     assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))

@@ -271,8 +271,7 @@ def caught_up(made):
 @pytest.fixture
 def qdrant(closed_at_end):
     client = closed_at_end(pytest.importorskip("qdrant_client").QdrantClient(":memory:"))
-    module = pytest.importorskip("llama_index.vector_stores.qdrant")
-    return module.QdrantVectorStore("contracts", client=client)
+    return pytest.importorskip("llama_index.vector_stores.qdrant").QdrantVectorStore("contracts", client=client)
 
 
 def listed(made):
@@ -288,8 +287,7 @@ def test_every_kind_of_index_lists_its_nodes_and_no_others():
         SimpleKeywordTableIndex(contracts(), llm=object(), **quiet),
         TreeIndex(contracts(), build_tree=False, llm=FakeLLM(["unused"]), **quiet),
     ):
-        found = listed_ids(index.index_struct)
-        assert sorted(found) == sorted(expected), type(index).__name__
+        assert sorted(listed_ids(index.index_struct)) == sorted(expected), type(index).__name__
         assert listed(attached(index)) == expected
     shared = StorageContext.from_defaults()
     shared.docstore.add_documents(contracts())
@@ -307,8 +305,7 @@ def test_a_qdrant_collection_is_read_page_by_page_and_anew_by_a_refresh(qdrant, 
     assert attached(index_on(qdrant, [])).count() == 0  # there is no collection yet
     monkeypatch.setattr(store_sources, "_PAGE", 2)
     monkeypatch.setattr(type(qdrant), "get_nodes", lambda *_args, **_kwargs: pytest.fail("cut at 9,999"))
-    texts = {f"n{i}": (f"rent number {i}", "contract", 2000 + i) for i in range(7)}
-    nodes = contracts(uuids=True, texts=texts)
+    nodes = contracts(uuids=True, texts={f"n{i}": (f"rent number {i}", "contract", 2000 + i) for i in range(7)})
     made = attached(index_on(qdrant, nodes))
     assert isinstance(made.source, QdrantSource)
     assert (listed(made), made.dimension) == ({node.node_id for node in nodes}, 64)
@@ -437,8 +434,7 @@ def test_citations_point_into_the_document_that_a_pipeline_kept_or_the_node_and_
     text = made.source_text("lease")
     assert text == documents[0].text
     for node in made.nodes():
-        own = node.get_content(metadata_mode=MetadataMode.NONE)
-        assert text[node.start_char_idx : node.end_char_idx] == own
+        assert text[node.start_char_idx : node.end_char_idx] == node.get_content(metadata_mode=MetadataMode.NONE)
     assert made.doc_ids() == ["lease"]
     made = attached(vector_index(contracts()))
     assert made.source_text("staff") == "Employees have thirty days of paid leave every year."
@@ -469,8 +465,7 @@ def test_a_filtered_search_is_exact(metadata, clause, top_k, by_ids):
     kept = {n.node_id for n in nodes if matches(node_fields(n), filters)}
     held = index.vector_store.data.embedding_dict
     scores = {i: float(np.dot(held[i], vector)) for i in kept}
-    query = VectorStoreQuery(query_embedding=vector, similarity_top_k=top_k, filters=filters)
-    found = made.vector_store.query(query)
+    found = made.vector_store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=top_k, filters=filters))
     assert set(found.ids) <= kept
     assert len(found.ids) == min(top_k, len(kept))
     assert np.allclose(sorted(found.similarities), sorted(sorted(scores.values())[-top_k:]) if kept else [])

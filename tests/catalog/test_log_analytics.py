@@ -74,8 +74,7 @@ def said(found: Analytics):
 
 def assert_counts_as_plainly(database, found, since, until):
     if found:
-        kept = [replace(e, entry_id=uuid4().hex) for e in found]
-        assert database.write(kept) == len(found)
+        assert database.write([replace(e, entry_id=uuid4().hex) for e in found]) == len(found)
     got = said(database.analytics(since, until))
     after = [e for e in found if since is None or e.recorded_at >= since]
     wanted = oracle([e for e in after if until is None or e.recorded_at < until])
@@ -91,8 +90,7 @@ def assert_counts_as_plainly(database, found, since, until):
 @given(found=entries, since=moments, until=moments)
 def test_analytics_agrees_with_plain_counting(found, since, until):
     with tempfile.TemporaryDirectory() as folder:
-        database = Database(Address.of(Path(folder) / "q.sqlite"), text="plain")
-        assert_counts_as_plainly(database, found, since, until)
+        assert_counts_as_plainly(Database(Address.of(Path(folder) / "q.sqlite"), text="plain"), found, since, until)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

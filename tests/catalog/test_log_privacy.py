@@ -150,8 +150,7 @@ def test_what_a_driver_says_of_the_password_is_starred_out():
 
 def test_settings_lead_to_a_history_and_show_no_url(tmp_path):
     assert open_query_log(RouterConfig(data_dir=tmp_path, query_log="none")) is None
-    log = open_query_log(RouterConfig(data_dir=tmp_path))
-    assert str(tmp_path / "catalog.sqlite") in repr(log)
+    assert str(tmp_path / "catalog.sqlite") in repr(open_query_log(RouterConfig(data_dir=tmp_path)))
     assert not list(tmp_path.iterdir())
     free = open_query_log(RouterConfig(data_dir=tmp_path, query_log_retention_days=0))
     free.record(entry(1))

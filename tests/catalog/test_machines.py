@@ -82,8 +82,7 @@ def test_an_index_that_another_machine_removes_or_replaces_leaves_nothing_here(m
     add(here, dog=DOG)
     assert (found(there, "dog"), there.index("docs").profile().nodes) == ({"dog"}, 1)
     there.close()
-    again = machine(data_dir=there.config.data_dir)
-    assert again.index_names() == ["docs"]
+    assert machine(data_dir=there.config.data_dir).index_names() == ["docs"]
 
 
 def test_answers_are_shared_and_of_one_version(machine, own_server):
@@ -149,8 +148,7 @@ def test_what_one_machine_was_given_a_worker_of_another_reads_from_their_storage
     assert here.documents.activate(record.id).status.value == "indexed"
     assert found(there, "cat") == {record.id}
     # What is cached is the same on both, wherever the folder is mounted.
-    elsewhere = machine(storage_folder=str(tmp_path))
-    assert elsewhere.resources.config_key == here.resources.config_key
+    assert machine(storage_folder=str(tmp_path)).resources.config_key == here.resources.config_key
 
 
 def test_an_embedded_index_belongs_to_its_data_directory(machine, qdrant):

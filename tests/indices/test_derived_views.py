@@ -66,8 +66,7 @@ def test_leaves_are_pieces_of_their_chunks_and_a_hit_says_where_it_stands(index)
         assert chunk.text[parent.metadata["start"] : parent.metadata["end"]] == leaf.text
         assert index.source_text(leaf.ref_doc_id)[leaf.start_char_idx : leaf.end_char_idx] == leaf.text
         assert (leaf.metadata, leaf.ref_doc_id) == (chunk.metadata, chunk.ref_doc_id)
-    vector = index.embedding.embed_query("bicycle part 3 wheels bell")
-    hits = index.hierarchy().search(vector.tolist(), 5)
+    hits = index.hierarchy().search(index.embedding.embed_query("bicycle part 3 wheels bell").tolist(), 5)
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     siblings = [h.chunk_id for h in hits]
     assert all(h.siblings >= siblings.count(h.chunk_id) for h in hits)
@@ -119,8 +118,7 @@ def test_a_closed_index_refuses_and_views_are_there_after_reopening_without_any_
 
 
 def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
-    collection = index._leaves
-    object.__setattr__(collection._derivation, "batch_nodes", 4)
+    object.__setattr__(index._leaves._derivation, "batch_nodes", 4)
     calls = []
 
     def failing(texts, on_progress=None):

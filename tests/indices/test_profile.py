@@ -48,8 +48,7 @@ def test_neighbour_mean_agrees_with_a_plain_count():
     sample = unit_rows(40, 8, 1)
     cosines = sample @ sample.T
     np.fill_diagonal(cosines, -2)
-    expected = np.sort(cosines, axis=1)[:, -3:].mean()
-    assert profiles.neighbour_mean(sample) == pytest.approx(expected, abs=1e-5)
+    assert profiles.neighbour_mean(sample) == pytest.approx(np.sort(cosines, axis=1)[:, -3:].mean(), abs=1e-5)
     assert profiles.neighbour_mean(sample[:4]) == profiles.neighbour_mean(np.zeros((0, 8), np.float32)) == 0.0
 
 

@@ -62,8 +62,7 @@ def made(storage, embedding, name="docs", *, server=True):
 
 
 def found(index, strategy, query="harbour toll bridge", *, filters=None, **settings):
-    adapter = build_adapter(strategy, index, AdapterSettings(**settings))
-    result = adapter.search(RetrievalRequest(query, 8, filters))
+    result = build_adapter(strategy, index, AdapterSettings(**settings)).search(RetrievalRequest(query, 8, filters))
     assert result.degraded == (), result.degraded
     return [(hit.node.node_id, round(hit.score, 4)) for hit in result.nodes]
 
@@ -169,12 +168,10 @@ def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(st
 
 def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     words = index.both_sides()
-    stale = replace(words.sparse, fingerprint="older")
-    words.sparse = stale
+    words.sparse = replace(words.sparse, fingerprint="older")
     with pytest.raises(errors.StoreError, match="index build docs"):
         index.keyword()
-    adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings())
-    assert adapter.search(RetrievalRequest("harbour", 3)).nodes
+    assert build_adapter(Strategy.HYBRID, index, AdapterSettings()).search(RetrievalRequest("harbour", 3)).nodes
     index.build_views()
     assert index.keyword().search_words("harbour", 3)
     kept = words.sparse
@@ -256,8 +253,7 @@ def test_there_and_back_again(storage, embedding, small_pages, monkeypatch):
 @pytest.mark.parametrize("to", ["server", "embedded"])
 @pytest.mark.parametrize("new_name", [None, "copy"])
 def test_a_copy_that_was_cut_off_goes_on(storage, embedding, small_pages, to, new_name):
-    index = made(storage, embedding, server=to == "embedded")
-    before = everything(index)
+    before = everything(made(storage, embedding, server=to == "embedded"))
     cut = Cut(after=2)
     with pytest.raises(InterruptedCopyError):
         copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=cut)
@@ -308,8 +304,7 @@ def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages,
     server = closed_at_end(QdrantServer())
     config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, cache_max_entries=0)
     storage = closed_at_end(IndexStorage.from_config(config))
-    index = made(storage, embedding, server=False)
-    before = everything(index)
+    before = everything(made(storage, embedding, server=False))
     refused = server._answer
 
     def answer(method, path, query, body):
@@ -354,8 +349,7 @@ def test_a_router_with_a_server(tmp_path, caplog, closed_at_end):
         lost = router.query("Which ships carry grain?")
         assert [step.step for step in lost.degraded if "Qdrant" in step.reason] == ["index.handbook"]
         assert "harbour" in str(lost)
-    told = caplog.text + repr(config) + str(config.to_dict())
-    assert "canary-4711" not in told
+    assert "canary-4711" not in caplog.text + repr(config) + str(config.to_dict())
     for path in (tmp_path / "data").rglob("*"):
         if path.is_file():
             assert b"canary-4711" not in path.read_bytes()

@@ -164,8 +164,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
 
 @pytest.fixture
 def embedding(tmp_path, base, closed_at_end):
-    disk = DiskVectorCache(tmp_path / "data" / "vectors.sqlite")
-    return closed_at_end(EmbeddingModel(base, name="fake", disk=disk))
+    return closed_at_end(EmbeddingModel(base, name="fake", disk=DiskVectorCache(tmp_path / "data" / "vectors.sqlite")))
 
 
 @pytest.fixture
@@ -262,8 +261,7 @@ def test_every_node_points_at_its_source_text_until_its_document_is_removed(inde
     (folder / "long.md").write_text("# Long\n\n" + "A sentence about things. " * 200, encoding="utf-8")
     Indexer(index).add_path(folder)
     for node in index.nodes():
-        source = index.source_text(node.ref_doc_id)
-        assert source[node.start_char_idx : node.end_char_idx] == node.text
+        assert index.source_text(node.ref_doc_id)[node.start_char_idx : node.end_char_idx] == node.text
     with pytest.raises(errors.IndexingError, match="no document 'nope'"):
         Indexer(index).remove_documents(["alpha.md", "nope"])
     assert Indexer(index).remove_documents(["alpha.md"]).removed == 1

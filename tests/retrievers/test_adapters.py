@@ -142,8 +142,7 @@ def test_a_known_vector_is_not_computed_again(kind, index, settings):
 @STRATEGIES
 def test_a_share_of_the_time_that_is_left_goes_to_the_model(kind, index, make_settings):
     ticks = iter([100.0, 100.25, *[101.0] * 9])
-    settings = make_settings(deadline_s=9.0, timer=lambda: next(ticks))
-    ask(kind(index, settings), timeout_s=2.0)
+    ask(kind(index, make_settings(deadline_s=9.0, timer=lambda: next(ticks))), timeout_s=2.0)
     assert index.embedding.timeouts == [pytest.approx(1.75 / 3)]
     ask(kind(index, make_settings(deadline_s=9.0, timer=lambda: 100.0)))
     assert index.embedding.timeouts[-1] == 3.0

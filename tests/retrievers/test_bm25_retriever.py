@@ -57,8 +57,7 @@ def test_no_node_without_a_word_of_the_question(texts, query):
     ("القطة على الحصيرة", "القطة"), ("written in C", "C"), ("written in C++", "C++"), ("part A-12", "A-12"),
 ])  # fmt: skip
 def test_words_of_every_script_and_codes_are_found(text, query):
-    retriever = BM25Retriever(nodes_of("something else", "หมาวิ่ง 学校 犬 कुत्ता كلب", text))
-    best = retriever.retrieve(query)[0]
+    best = BM25Retriever(nodes_of("something else", "หมาวิ่ง 学校 犬 कुत्ता كلب", text)).retrieve(query)[0]
     assert (best.node_id, best.score > 0) == ("n2", True)
 
 
@@ -83,8 +82,7 @@ def test_saved_and_loaded_it_finds_the_same(tmp_path, language, text, query):
     loaded = BM25Retriever.from_persist_dir(str(tmp_path / "bm25"))
     assert found(loaded, query, "apple", "los") == found(saved, query, "apple", "los")
     assert found(saved, query)[0]
-    narrow = BM25Retriever(nodes, filters=where("year", 2024))
-    narrow.persist(str(tmp_path / "bm25"))
+    BM25Retriever(nodes, filters=where("year", 2024)).persist(str(tmp_path / "bm25"))
     assert ids(BM25Retriever.from_persist_dir(str(tmp_path / "bm25")).retrieve("apple")) == ["late"]
 
 

@@ -128,8 +128,7 @@ def test_what_has_no_number_goes_last_and_the_best_of_an_id_counts(method, bad):
     fused = fuse(method, {"one": [("a", bad), ("z", -5.0), ("y", 4.0)]}, {"one": 1.0})
     assert [i for i, _ in fused] == ["y", "z", "a"]
     assert [i for i, _ in fuse(method, {"one": [("b", bad), ("a", bad)]}, {"one": 1.0})] == ["a", "b"]
-    twice = [("a", 1.0), ("b", 2.0), ("a", 3.0), ("c", bad), ("c", 0.0)]
-    assert ranked(twice) == [("a", 3.0), ("b", 2.0), ("c", 0.0)]
+    assert ranked([("a", 1.0), ("b", 2.0), ("a", 3.0), ("c", bad), ("c", 0.0)]) == [("a", 3.0), ("b", 2.0), ("c", 0.0)]
 
 
 @settings(deadline=None)
@@ -438,8 +437,7 @@ def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_rankin
     index = make_index(nodes[::-1])
     no_model(index)
     either = MetadataFilters(filters=[*where("k", 3).filters, *where("r", 2).filters], condition="or")
-    everything = index.keyword().search("zebra", 400)
-    expected = [i for i, _ in everything if int(i[1:]) % 5 == 3 or int(i[1:]) % 3 == 2]
+    expected = [i for i, _ in index.keyword().search("zebra", 400) if int(i[1:]) % 5 == 3 or int(i[1:]) % 3 == 2]
     for top_k in (1, 7, 60):
         assert ids(ask(retrievers.HybridRetriever(index, settings), "zebra", top_k, either)) == expected[:top_k]
 

@@ -194,8 +194,7 @@ SCORED = st.lists(st.tuples(st.sampled_from("abcdefgh"), ANY_SCORES), max_size=8
 
 @given(st.dictionaries(st.sampled_from(["q", "red", "apple pie"]), SCORED, min_size=1), st.integers(1, 6))
 def test_any_lists_give_finite_unique_candidates(lists, top_k):
-    found = {part: [hit(i, s) for i, s in entries] for part, entries in lists.items()}
-    got = merged(found, top_k=top_k)
+    got = merged({part: [hit(i, s) for i, s in entries] for part, entries in lists.items()}, top_k=top_k)
     every = {i for entries in lists.values() for i, _ in entries}
     assert len(set(ids(got))) == len(got) == min(top_k, len(every))
     assert set(ids(got)) <= every
@@ -233,8 +232,7 @@ def test_junk_is_a_typed_error_in_no_time(reply):
 def test_an_empty_plan_says_that_there_is_one_question_and_plans_are_capped():
     client, _ = client_of("[]")
     assert plan_by_model(client, "margins?", timeout_s=5) == ()
-    reply = json.dumps(["Margins?", "a b", "A  B.", "x" * 500, *(f"part {i}" for i in range(1_000))])
-    client, _ = client_of(reply)
+    client, _ = client_of(json.dumps(["Margins?", "a b", "A  B.", "x" * 500, *(f"part {i}" for i in range(1_000))]))
     assert plan_by_model(client, "margins?", timeout_s=5) == ("a b", "part 0", "part 1", "part 2")
 
 

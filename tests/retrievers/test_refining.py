@@ -303,8 +303,7 @@ class Model:
         return self.given
 
     def rerank(self, **kwargs):
-        given = self.predict(kwargs)
-        return SimpleNamespace(results=[SimpleNamespace(index=i, relevance_score=s) for i, s in given])
+        return SimpleNamespace(results=[SimpleNamespace(index=i, relevance_score=s) for i, s in self.predict(kwargs)])
 
 
 @pytest.fixture

@@ -299,8 +299,7 @@ def test_fewer_nodes_than_were_stored(path):
 
 def test_a_making_that_was_cut_off_is_made_again(tmp_path):
     (tmp_path / "default" / "shard" / "segments" / "half").mkdir(parents=True)
-    half = CollectionFile(collection="default", dimension=3, created="2024-05-01T00:00:00+00:00")
-    half.write(tmp_path / "default")
+    CollectionFile(collection="default", dimension=3, created="2024-05-01T00:00:00+00:00").write(tmp_path / "default")
     with QdrantEdgeVectorStore(tmp_path) as store:
         store.add([make_node(1)])
         assert store.query(ask()).ids == ["node-00001"]

@@ -197,8 +197,7 @@ def test_facts_are_those_of_the_nodes_that_a_query_finds_in_its_order(alike, dir
 
 def test_a_node_without_a_fact_makes_room_for_the_next_and_each_is_read_once(alike):
     known = KnownPoints(lambda node: None if node.node_id in {"n0", "n4"} else node.node_id)
-    found = [node_id for node_id, _score in alike.query_known(near(DIRECTIONS[0], 3), known)]
-    assert found == ["n12", "n16", "n20"]
+    assert [node_id for node_id, _score in alike.query_known(near(DIRECTIONS[0], 3), known)] == ["n12", "n16", "n20"]
     read = []
     known = KnownPoints(lambda node: read.append(node.node_id) or fact(node))
     first = alike.query_known(near(DIRECTIONS[0], 20), known)
@@ -260,8 +259,7 @@ def test_two_writers_and_four_readers(tmp_path):
 
 
 async def test_a_hundred_queries_at_once_leave_the_loop_free(store):
-    nodes = [make_node(n, n=n) for n in range(2_000)]
-    gaps = await _gaps_during(store.async_add(nodes))
+    gaps = await _gaps_during(store.async_add([make_node(n, n=n) for n in range(2_000)]))
     expected = store.query(ask(3, 5)).ids
     gaps += await _gaps_during(asyncio.gather(*(store.aquery(ask(3, 5)) for _ in range(100)), store.aget_nodes()))
     results = await asyncio.gather(*(store.aquery(ask(3, 5)) for _ in range(10)))

@@ -324,8 +324,7 @@ def both():
     store = QdrantServerVectorStore(memory_link(), "c", keywords=True)
     store.add(nodes)
     tokenizer = store.words.sparse.tokenizer
-    items = [(node.node_id, node.text) for node in nodes]
-    return store, KeywordIndex.build(items, tokenizer=tokenizer, version=1)
+    return store, KeywordIndex.build([(node.node_id, node.text) for node in nodes], tokenizer=tokenizer, version=1)
 
 
 def by_words(store, query, top_k):

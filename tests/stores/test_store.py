@@ -96,8 +96,7 @@ def test_restrictions_narrow_each_other_and_empty_ones_give_nothing_unless_they_
     all_ids = store.node_ids()
     assert sorted(store.query(ask(node_ids=all_ids[:4])).ids) == all_ids[:4]
     assert sorted(store.query(ask(doc_ids=["d1", "none"])).ids) == [all_ids[n] for n in (1, 4, 7, 10)]
-    both = ask(doc_ids=["d1"], node_ids=all_ids[:6], filters=where("even", 0))
-    assert store.query(both).ids == [all_ids[4]]
+    assert store.query(ask(doc_ids=["d1"], node_ids=all_ids[:6], filters=where("even", 0))).ids == [all_ids[4]]
     for nothing in (ask(node_ids=[]), ask(doc_ids=[]), ask(top_k=0), ask(node_ids=["none"]), ask(doc_ids=["None"])):
         assert store.query(nothing).ids == store.query(nothing).nodes == []
     assert store.get_nodes([]) == []

@@ -110,8 +110,7 @@ class TreeAsList(RuleBasedStateMachine):
 
 
 def test_any_run_of_changes():
-    steps = settings(max_examples=15, stateful_step_count=30, deadline=None)
-    run_state_machine_as_test(TreeAsList, settings=steps)
+    run_state_machine_as_test(TreeAsList, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -139,8 +138,7 @@ def test_a_tall_tree(small, monkeypatch):
 
 
 def test_a_range_takes_few_bitmaps_whatever_its_width():
-    rng = np.random.default_rng(2)
-    tree = btree.BPlusTree().insert(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
+    tree = btree.BPlusTree().insert(np.random.default_rng(2).random(300_000), np.arange(300_000, dtype=np.uint32))
     height = depth(tree.root)
     assert height == 4
     for bound in (0.001, 0.3, 0.5, 0.999):

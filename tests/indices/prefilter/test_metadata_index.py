@@ -510,8 +510,7 @@ def test_filters_stay_true_while_documents_are_written(index):
     reader.start()
     try:
         for turn in range(8):
-            nodes = [make_node(f"{turn}-{i}", f"batch{turn}", batch=turn) for i in range(3)]
-            Indexer(index).add_nodes(nodes)
+            Indexer(index).add_nodes([make_node(f"{turn}-{i}", f"batch{turn}", batch=turn) for i in range(3)])
             if turn % 3 == 2:
                 Indexer(index).remove_documents([f"batch{turn - 1}"])
     finally:
