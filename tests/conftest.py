@@ -55,8 +55,7 @@ def pytest_collection_modifyitems(items):
 
 
 def names_in(code):
-    inner = [names_in(part) for part in code.co_consts if isinstance(part, type(code))]
-    return set(code.co_names).union(*inner)
+    return set(code.co_names).union(*(names_in(part) for part in code.co_consts if isinstance(part, type(code))))
 
 
 @pytest.fixture(autouse=True)
@@ -160,8 +159,7 @@ def make_router(small_store, closed_at_end):
 
     def make(*, model=None, stages=None, **changes):
         config = RouterConfig(**{"data_dir": small_store, "query_log": "none"} | changes)
-        embedding = FakeEmbedding(dimension=64)
-        return closed_at_end(AgenticRouter(config, embedding=embedding, llm=model, **(stages or {})))
+        return closed_at_end(AgenticRouter(config, embedding=FakeEmbedding(dimension=64), llm=model, **(stages or {})))
 
     return make
 

@@ -77,8 +77,7 @@ def random_filters(chosen, depth=0):
     for _ in range(chosen.choice([0, 1, 1, 2, 2, 3])):
         nested = depth < 3 and chosen.random() < 0.35
         parts.append(random_filters(chosen, depth + 1) if nested else _random_clause(chosen))
-    condition = chosen.choice([*FilterCondition, None])
-    return MetadataFilters.model_construct(filters=parts, condition=condition)
+    return MetadataFilters.model_construct(filters=parts, condition=chosen.choice([*FilterCondition, None]))
 
 
 def _random_clause(chosen):

@@ -150,8 +150,7 @@ def test_errors_of_settings_show_no_secret(tmp_path, records):
 
 def test_reranker_that_fails_shows_no_secret(make, records):
     try:
-        router = make(reranker="cohere")
-        shown = everything(router.query(QUESTION))
+        shown = everything(make(reranker="cohere").query(QUESTION))
     except AgenticRetrieverError as err:  # without the package
         shown = raised(lambda failed=err: raise_again(failed))
     without_canary([*shown, *logged(records)])

@@ -180,8 +180,7 @@ def test_texts_lists_and_bars_keep_to_their_ground_and_times_are_written_for_peo
     assert [duration(ms) for ms in (0.04, 9.94, 12.3, 1234.0)] == ["0.0 ms", "9.9 ms", "12 ms", "1.2 s"]
     many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
     assert "and 28 more left out" in many._repr_html_()
-    scores = {f"index{at}": 1 / 40 for at in range(40)}
-    assert "and 28 more" in replace(selection("x"), scores=scores)._repr_html_()
+    assert "and 28 more" in replace(selection("x"), scores={f"index{at}": 1 / 40 for at in range(40)})._repr_html_()
     nodes = tuple(found(str(at)) for at in range(30))
     assert "and 10 more" in replace(values("x")["retrieval"], nodes=nodes)._repr_html_()
     assert "no difference" in decision("x").diff(decision("x"))._repr_html_()

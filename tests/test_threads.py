@@ -248,8 +248,7 @@ def test_one_call_opens_it_many_threads_get_one_probe():
     breaker = Breaker(failures=1, cooldown_s=1, clock=clock)
     breaker.leave(breaker.enter(), ok=False)
     clock.now = 2
-    got = in_threads(lambda _i: breaker.enter(), range(32))
-    assert sum(ticket is not None for ticket in got) == 1
+    assert sum(ticket is not None for ticket in in_threads(lambda _i: breaker.enter(), range(32))) == 1
     breaker = Breaker(failures=1, cooldown_s=1, clock=Clock())
     first, second = breaker.enter(), breaker.enter()
     assert breaker.leave(first, ok=False)

@@ -28,14 +28,12 @@ def test_every_error_and_exit_code_is_named_below_what_it_is_a_kind_of():
         assert issubclass(above, errors.AgenticRetrieverError)
     table = PAGE.partition("## Exit codes")[2].partition("##")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", EXIT_CODES)}
-    assert listed == told
+    assert listed == {int(code) for code in re.findall(r"(?:: |; )(\d+) ", EXIT_CODES)}
     assert {kind.exit_code for kind in CLASSES.values()} | {INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED} <= listed
 
 
 def test_every_step_that_falls_back_is_listed():
-    table = PAGE.partition("## What falls back")[2]
-    listed = set(re.findall(r"`([a-z_]+(?:\.\w+)*)`", table))
+    listed = set(re.findall(r"`([a-z_]+(?:\.\w+)*)`", PAGE.partition("## What falls back")[2]))
     kinds = {step.partition(".")[0] for step in listed if step.rpartition(".")[2].isupper()}
     found = {}
     for path in (ROOT / "agentic_retriever").rglob("*.py"):

@@ -222,8 +222,7 @@ def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_
     disk.put_many("one", {key: np.array([1, 0], dtype=np.float32)})
     assert (disk.get_many("two", [key]), disk.get_many("one", [key])[key].tolist()) == ({}, [1, 0])
     disk.put_many("test:model", {key: np.full(32, np.nan, dtype=np.float32)})
-    embedding = closed_at_end(model(FakeEmbedding(), disk=disk))
-    vectors, computed = embedding.embed_passages(["a"])
+    vectors, computed = closed_at_end(model(FakeEmbedding(), disk=disk)).embed_passages(["a"])
     assert computed == 1
     assert np.isfinite(vectors).all()
 
@@ -232,13 +231,11 @@ def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_
 def test_unusable_cache_file_costs_speed_not_answers(tmp_path, closed_at_end, content):
     path = tmp_path / "v.sqlite"
     path.write_bytes(content)
-    embedding = closed_at_end(model(FakeEmbedding(), disk=DiskVectorCache(path)))
-    assert embedding.embed_passages(["a"])[1] == 1
+    assert closed_at_end(model(FakeEmbedding(), disk=DiskVectorCache(path))).embed_passages(["a"])[1] == 1
 
 
 def test_packed_vectors_are_used_for_their_model_only(tmp_path):
-    base = FakeEmbedding()
-    vectors, _ = model(base).embed_passages(["a", "b"])
+    vectors, _ = model(FakeEmbedding()).embed_passages(["a", "b"])
     PackedVectors.write(tmp_path / "p.npz", "test:model", {text_hash("a"): vectors[0], text_hash("b"): vectors[1]})
     packed = PackedVectors(tmp_path / "p.npz")
     again, computed = model(FakeEmbedding(), packed=[packed]).embed_passages(["a", "b", "c"])
@@ -250,5 +247,4 @@ def test_packed_vectors_are_used_for_their_model_only(tmp_path):
 def test_sixteen_threads_share_one_model():
     embedding = model(FakeEmbedding())
     want, _ = embedding.embed_passages([str(i) for i in range(16)])
-    got = in_threads(lambda i: embedding.embed_passages([str(i)])[0][0], range(16))
-    assert np.array_equal(got, want)
+    assert np.array_equal(in_threads(lambda i: embedding.embed_passages([str(i)])[0][0], range(16)), want)

@@ -49,8 +49,7 @@ def sides_of(dataset, vectors):
     known = SimpleNamespace(background_mean=mean, background_std=std, nodes=len(ids))
     for query in dataset.queries[:: EVERY.get(dataset.name, 1)]:
         cosines = documents @ vectors.queries[query.query_id]
-        order = np.argsort(-cosines, kind="stable")[:DEPTH]
-        dense = [(ids[row], float(cosines[row])) for row in order]
+        dense = [(ids[row], float(cosines[row])) for row in np.argsort(-cosines, kind="stable")[:DEPTH]]
         found = words.search(query.text, DEPTH)
         lists = {side: entries for side, entries in (("dense", dense), ("bm25", found)) if entries}
         floors = {"bm25": 0.0} if 0 < len(found) < DEPTH else {}

@@ -244,8 +244,7 @@ def test_vectors_that_miss_ids_are_counted_and_computed(tmp_path):
         extra_judgments=["q1\tnothing\t1", "q7\tb1\t1"],
     )  # fmt: skip
     partly = {i: text for i, text in BOATS.items() if i != "b1"} | {"b77": "gone"}
-    asked = {"q2": BOAT_QUERIES["q2"]}
-    vectors = write_vectors(tmp_path / "boats.npz", partly, asked)
+    vectors = write_vectors(tmp_path / "boats.npz", partly, {"q2": BOAT_QUERIES["q2"]})
     result = bench(tmp_path, folder, strategies=["vector", "hybrid"], vectors=vectors)
     counts = result.to_dict()["datasets"]["boats"]["problems"]["counts"]
     assert counts == {

@@ -35,8 +35,7 @@ def harbour(tmp_path):
 
 def test_all_rows_and_keys(tmp_path, harbour):
     pytest.importorskip("llama_index.retrievers.bm25")
-    result = bench(tmp_path, harbour, peers=True)
-    told = json.loads(result.to_json(tmp_path / "out.json"))
+    told = json.loads(bench(tmp_path, harbour, peers=True).to_json(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
     keys = "format seed options machine versions settings datasets means choice stage_one intents gate"
     assert set(told) == set(keys.split())
@@ -161,8 +160,7 @@ def test_questions_are_asked_of_existing_indexes(tmp_path, harbour, router):
         {"id": "c", "query": "colour of the moon", "answerable": False},
     ]
     path = write_lines(tmp_path / "asked.jsonl", records)
-    result = benchmark(router, path, answers=True, strategies=["vector", "auto"])
-    found = result.results["asked"]
+    found = benchmark(router, path, answers=True, strategies=["vector", "auto"]).results["asked"]
     assert found.problems.counts == {"unjudged_query": 1, "unknown_document": 1}
     assert list(found.rows) == ["vector", "auto"]
     told = found.answers.to_dict()
@@ -243,8 +241,7 @@ def test_oracle_and_regret_are_what_they_say(table):
     rows = [row(name, [one[at] for one in table]) for at, name in enumerate(("vector", "hybrid", "summary"))]
     oracle = results.oracle_row(rows, seed=0)
     assert oracle.values("nDCG@10") == [max(one) for one in table]
-    auto = rows[0]
-    found = results.routing_quality(rows, auto, seed=0)
+    found = results.routing_quality(rows, rows[0], seed=0)
     assert found.accuracy == pytest.approx(np.mean([one[0] == max(one) for one in table]))
     assert found.mean_regret == pytest.approx(np.mean([max(one) - one[0] for one in table]))
     means = {one.name: one.mean() for one in rows}

@@ -154,8 +154,7 @@ def test_wordings_hold_what_they_ask_for(language):
     for kind, ways in table.items():
         for way in ways:
             names = set(re.findall(r"{(\w+)}", way))
-            said = {name.replace("then", "second") for name in names}
-            assert needed[kind] <= said, way
+            assert needed[kind] <= {name.replace("then", "second") for name in names}, way
             assert way.format(**dict.fromkeys(names, "x"))
 
 
@@ -186,8 +185,7 @@ def test_filter_gold_is_what_brute_force_finds(rows):
 def test_values_names_and_ranges_of_records(tmp_path):
     write_lines(tmp_path / "papers" / "corpus.jsonl", PAPERS)
     _, by_intent, after = made_of(tmp_path / "papers")
-    texts = [query.text for query in by_intent["filter"]]
-    assert any("note" in text for text in texts)
+    assert any("note" in query.text for query in by_intent["filter"])
     [ito] = [query for query in by_intent["filter"] if "Ito" in query.text]
     assert set(ito.relevance) == {"p1", "p2"}
     for query in by_intent["document"]:
@@ -239,8 +237,7 @@ def test_questions_with_gold_spans_are_a_data_set(tmp_path, bees):
         "lookup", False, (Span("guide.md", start, start + 90), Span("guide.md", 0, 20)),
     )  # fmt: skip
     told = bench(tmp_path, folder, strategies=["vector", "auto"], views=False, answers=True)
-    record = told.results["asked"].rows["auto"].records["q1"]
-    assert query.spans[0].name in record["docs"]
+    assert query.spans[0].name in told.results["asked"].rows["auto"].records["q1"]["docs"]
     made = intents.intent_dataset(found).queries
     assert [(q.text, q.pseudo) for q in made if q.intent == "lookup"] == [(query.text, False)]
 

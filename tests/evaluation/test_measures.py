@@ -143,8 +143,7 @@ def test_randomisation_is_that_of_all_sign_changes(pairs):
 
 
 def test_random_sign_changes_come_near_to_all_of_them():
-    rng = np.random.default_rng(5)
-    gaps = rng.normal(0.05, 0.2, 14)
+    gaps = np.random.default_rng(5).normal(0.05, 0.2, 14)
     exact = np.mean(np.abs(np.array(list(itertools.product((1, -1), repeat=14))) @ gaps) >= abs(gaps.sum()) - 1e-12)
     found = measures.randomisation_test(gaps.tolist(), [0.0] * 14, seed=3)
     assert found == pytest.approx(float(exact), abs=0.02)
@@ -167,8 +166,7 @@ def test_equal_ways_do_not_differ_and_clear_ones_do():
 @settings(max_examples=50)
 def test_bootstrap_is_that_of_plain_resampling(numbers, seed):
     low, high = measures.bootstrap_interval(numbers, seed=seed, resamples=200)
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(numbers), size=(200, len(numbers)))
+    drawn = np.random.default_rng(seed).integers(0, len(numbers), size=(200, len(numbers)))
     means = sorted(float(np.mean([np.float64(numbers[at]) for at in row])) for row in drawn)
     assert low == pytest.approx(float(np.quantile(means, 0.025)), abs=1e-9)
     assert high == pytest.approx(float(np.quantile(means, 0.975)), abs=1e-9)

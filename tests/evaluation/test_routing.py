@@ -74,8 +74,7 @@ def test_measures_of_stage_one():
              ("typed", None)]  # fmt: skip
     queries, done = [query(text, index) for text, index in asked], Counting()
     scripted = routing.Contender(classifier=Scripted())
-    found = stage_one(queries, PROFILES, scripted, timer=lambda: next(ticks) / 1000, watcher=done)
-    told = found.to_dict()
+    told = stage_one(queries, PROFILES, scripted, timer=lambda: next(ticks) / 1000, watcher=done).to_dict()
     assert (told["queries"], told["accuracy"]) == (5, pytest.approx(3 / 5))
     assert told["macro_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert told["confusion"] == {"boats": {"boats": 2, "bread": 1}, "bread": {"bread": 1, routing.FAILED: 1}}
@@ -97,8 +96,7 @@ def test_measures_of_stage_one():
 
 
 def test_scores_that_are_no_probabilities_and_questions_that_cannot_be_right():
-    scores = routing.Contender(classifier=Scripted(), peer=True)
-    found = stage_one([query("boats 0.9", "boats")], PROFILES, scores)
+    found = stage_one([query("boats 0.9", "boats")], PROFILES, routing.Contender(classifier=Scripted(), peer=True))
     assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
     assert found.abstention.recall is None
     for asked, told in (([], "no question"), ([query("boats 1", "cars")], r"'cars'.*boats, bread")):
@@ -172,8 +170,7 @@ def test_stage_two():
     asked = [("a", "boats", Strategy.HYBRID), ("b", "boats", Strategy.VECTOR), ("fail", "boats", Strategy.VECTOR),
              ("no label", "boats", None), ("no index", None, Strategy.VECTOR)]  # fmt: skip
     queries = [query(text, index, strategy=label) for text, index, label in asked]
-    profiles = {"boats": PROFILES[0]}
-    material = RoutingMaterial(profiles=profiles, cards=cards, queries=queries)
+    material = RoutingMaterial(profiles={"boats": PROFILES[0]}, cards=cards, queries=queries)
     found = routing.evaluate_stage_two(material, LastCard(), Run(), way="last")
     assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, routing.FAILED: 1}}
     assert (found.to_dict()["accuracy"], len(found.failures)) == (pytest.approx(1 / 3), 1)
@@ -209,8 +206,7 @@ def test_two_folders_with_vectors(router, boats, bread, vectors):
     }  # fmt: skip
     assert not any("llm" in mode or "auto" in mode for mode in result["stage_one"])
     json.dumps(result, allow_nan=False)
-    again = bench_routing(router, boats, bread, vectors=vectors).to_dict()
-    assert without_times(again) == without_times(result)
+    assert without_times(bench_routing(router, boats, bread, vectors=vectors).to_dict()) == without_times(result)
     made = bench_routing(router, boats, bread).to_dict()  # the router embeds, and finds the same
     assert made["stage_one"]["profile"]["confusion"] == result["stage_one"]["profile"]["confusion"]
     assert made["datasets"][0]["vectors"] == "computed"
@@ -236,8 +232,7 @@ def test_questions_file_is_asked_of_all_indexes_that_are_there(router, boats, br
     labelled = {"query": "when does the ferry leave", "index": "boats", "strategy": "vector", "complexity": "simple"}
     others = [{"query": "the sail of a boat", "index": "boats"}, {"query": "not labelled", "complexity": "simple"},
               {"query": "who won the election", "answerable": False}]  # fmt: skip
-    path = write_lines(tmp_path / "mine.jsonl", [labelled, *others])
-    measured = bench_routing(router, path)
+    measured = bench_routing(router, write_lines(tmp_path / "mine.jsonl", [labelled, *others]))
     result = measured.to_dict()
     assert "strategy, heuristic" in measured._repr_html_()
     assert set(result["indexes"]) == {"boats", "bread"}

@@ -330,8 +330,7 @@ def test_what_does_not_help_is_not_installed_and_weights_that_were_there_stay(in
 
 
 def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folder, monkeypatch):
-    generator = np.random.default_rng(0)
-    quality = np.clip(generator.normal(0.4, 0.02, (24, len(CANDIDATES))), 0, 1)
+    quality = np.clip(np.random.default_rng(0).normal(0.4, 0.02, (24, len(CANDIDATES))), 0, 1)
     quality[:, WORDS] = 0.9
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
     given_table(monkeypatch, quality)

@@ -120,8 +120,7 @@ def test_tier_changes_after_thoughts_alone_which_come_along_with_the_first_word(
 
 def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced():
     other = client_of(["other answer"], Tier.CLOUD)
-    tiers = TieredClient([client_of(["half ", "an ", ConnectionError("SECRET")]), other], timeout_s=5)
-    stream = tiers.stream("q")
+    stream = TieredClient([client_of(["half ", "an ", ConnectionError("SECRET")]), other], timeout_s=5).stream("q")
     shown = []
     with pytest.raises(StreamBrokenError) as caught:
         shown.extend(stream)

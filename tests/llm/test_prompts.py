@@ -82,8 +82,7 @@ def test_no_description_can_forge_the_frame_of_a_choice(prompt, query, options):
     assert text.count(f"<<{MARK}") == 2 * len(options) + 2
     framed = re.findall(rf"^<<{MARK} (?:index|strategy)>>\n(.*?)\n<<{MARK} end of", text, re.DOTALL | re.MULTILINE)
     flat = [["Name: " + " ".join(name.split()), *(" ".join(line.split()) for line in lines)] for name, lines in options]
-    expected = ["\n".join(lines) for lines in flat]
-    assert framed == expected
+    assert framed == ["\n".join(lines) for lines in flat]
     assert f"<<{MARK} question>>\n{query}\n<<{MARK} end of question>>" in text
     assert text.rindex(f"<<{MARK} end of question>>") < text.rindex("Reply with")
 

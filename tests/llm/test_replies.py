@@ -54,8 +54,7 @@ WRAPPINGS = st.sampled_from(["%s", "```json\n%s\n```", "Here it is: %s Enjoy!", 
     st.sampled_from([None, 2]),
 )  # fmt: skip
 def test_json_is_found_as_the_standard_library_reads_it(value, wrapping, ascii_only, indent):
-    written = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    assert json_values(wrapping.replace("%s", written)) == [value]
+    assert json_values(wrapping.replace("%s", json.dumps(value, ensure_ascii=ascii_only, indent=indent))) == [value]
 
 
 @settings(max_examples=200)
@@ -152,8 +151,7 @@ def test_only_one_option_may_match_of_none_or_many_and_of_several_answers_the_fi
     assert (named(reply), named('["cisi", "cacm"]')) == ("cisi", "cisi")
     assert named('{"choices": [1, 2]}') is None
     assert named("cisi", ()) is named("", ("",)) is None
-    names = [f"index-{i}" for i in range(2_000)]
-    assert named("I would search index-1999 first.", names) == "index-1999"
+    assert named("I would search index-1999 first.", [f"index-{i}" for i in range(2_000)]) == "index-1999"
 
 
 @pytest.mark.parametrize(
@@ -214,5 +212,4 @@ SANE = st.from_regex(r"[a-z][a-z0-9]{2,10}([_-][a-z0-9]{1,6})?", fullmatch=True)
 def test_every_option_can_be_said_in_every_usual_form(names, data):
     name = data.draw(st.sampled_from(names))
     forms = [name, name.upper(), f"**{name}**", f"STRATEGY: {name}", json.dumps([{"choice": name, "reason": names[0]}])]
-    reply = data.draw(st.sampled_from(forms))
-    assert named(reply, names) == name
+    assert named(data.draw(st.sampled_from(forms)), names) == name

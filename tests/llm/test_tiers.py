@@ -125,8 +125,7 @@ def test_costs_compare_with_the_cloud_model_and_a_budget_excludes_what_may_cost_
     one = 100 * 1.0 / 1e6 + 1 * 2.0 / 1e6
     assert (report.usd, report.cloud_only_usd) == (pytest.approx(one), pytest.approx(2 * one))
     assert (report.local_share, report.unpriced_calls) == (0.5, 0)
-    poor = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0))
-    reply = tiers.complete("q", needs=poor)
+    reply = tiers.complete("q", needs=TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0)))
     assert (reply.tier, reply.usd) == (Tier.PRIMARY, 0.0)
     tried = [(a.model, a.failure, a.requests) for a in reply.attempts]
     assert tried == [("gpt", FailureKind.BUDGET, 0), ("llama", None, 1)]
@@ -178,8 +177,7 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
 
 
 def test_paused_tier_takes_next_to_no_time():
-    breaker = Breaker(failures=1, cooldown_s=600)
-    dead = model(Tier.PRIMARY, [ConnectionError("x")], breaker=breaker)
+    dead = model(Tier.PRIMARY, [ConnectionError("x")], breaker=Breaker(failures=1, cooldown_s=600))
     tiers = TieredClient([dead, model(Tier.CLOUD, ["c"])], timeout_s=10)
     tiers.complete("q")
     with within(40 * 0.05):
@@ -188,8 +186,7 @@ def test_paused_tier_takes_next_to_no_time():
 
 
 def test_twenty_hung_calls_do_not_stop_other_work(gate):
-    hung = model(Tier.PRIMARY, lambda _p: str(gate.wait(20)), max_calls=4, max_waiting=4)
-    tiers = TieredClient([hung], timeout_s=5)
+    tiers = TieredClient([model(Tier.PRIMARY, lambda _p: str(gate.wait(20)), max_calls=4, max_waiting=4)], timeout_s=5)
     kinds = []
 
     def ask():

@@ -55,14 +55,12 @@ def test_shipped_vectors_are_those_of_the_model(router, local_embedding):
     shipped = PackedVectors(VECTORS).get_many(name, [text_hash(text) for text in texts])
     fresh, computed = EmbeddingModel(local_embedding, name=name).embed_passages(texts)
     assert computed == len(set(texts))
-    cosines = [float(shipped[text_hash(text)] @ vector) for text, vector in zip(texts, fresh, strict=True)]
-    assert min(cosines) > 0.995
+    assert min(float(shipped[text_hash(text)] @ vector) for text, vector in zip(texts, fresh, strict=True)) > 0.995
 
 
 def test_questions_go_to_their_index(router):
     answerable = [q for q in load_questions() if q["index"]]
-    right = sum(router.route(q["query"]).index.name == q["index"] for q in answerable)
-    assert right / len(answerable) >= 0.97
+    assert sum(router.route(q["query"]).index.name == q["index"] for q in answerable) / len(answerable) >= 0.97
 
 
 def test_gold_documents_are_found_and_cited(router):
@@ -73,8 +71,7 @@ def test_gold_documents_are_found_and_cited(router):
         found += bool({n.node.ref_doc_id for n in answer.nodes} & set(q["doc_ids"]))
         cited += bool({c.doc_id for c in answer.citations} & set(q["doc_ids"]))
         for c in answer.citations:
-            source = router.index(c.index).source_text(c.doc_id)
-            assert source[c.start : c.end] == c.quote
+            assert router.index(c.index).source_text(c.doc_id)[c.start : c.end] == c.quote
     assert found / len(answerable) >= 0.9
     assert cited / len(answerable) >= 0.8
 

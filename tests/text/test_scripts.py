@@ -42,8 +42,7 @@ def test_dominant_script_counts_letters_and_a_tie_goes_to_the_first() -> None:
 @given(ANY_TEXT)
 def test_dominant_script_agrees_with_script_of(text: str) -> None:
     counts = [script_of(char) for char in text if script_of(char) is not Script.OTHER]
-    dominant = dominant_script(text)
-    assert counts.count(dominant) == max(map(counts.count, counts), default=0)
+    assert counts.count(dominant_script(text)) == max(map(counts.count, counts), default=0)
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -140,8 +139,7 @@ def test_never_raises(text: str) -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_full_folder_for_temporary_files_costs_the_classifier_at_most(monkeypatch, caplog, broken):
     questions = ["¿Quién paga la tasa de la que se habla?", "Who pays the fee for all of this?", "ใครจ่ายค่าธรรมเนียม"]
-    before = scripts._classifier()
-    ranked = before.rank(questions[0])
+    ranked = scripts._classifier().rank(questions[0])
     scripts._classifier.cache_clear()
     scripts._detected.cache_clear()
     monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=OSError(28, "No space left on device")))
@@ -161,8 +159,7 @@ def test_a_full_folder_for_temporary_files_costs_the_classifier_at_most(monkeypa
 def test_threads_agree() -> None:
     questions = ["¿Quién paga la tasa?", "Who pays the fee?", "Wer bezahlt die Gebühr?", "ใครจ่ายค่าธรรมเนียม"] * 25
     expected = [detect_language(question) for question in questions]
-    found = in_threads(lambda _i: [detect_language(question) for question in questions], range(8))
-    assert found == [expected] * 8
+    assert in_threads(lambda _i: [detect_language(question) for question in questions], range(8)) == [expected] * 8
 
 
 def test_every_packaged_file_is_named_after_its_language_and_read_once_and_english_has_every_section():

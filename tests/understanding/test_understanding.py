@@ -309,8 +309,7 @@ def test_several_fields_of_one_unit_need_a_name():
 
 def test_years_kept_as_text_stay_text():
     rows = [{"year": "2019"}, {"year": "2021"}]
-    understood = understand("since 2020", dictionary(rows))
-    assert selected(understood, rows) == [1]
+    assert selected(understand("since 2020", dictionary(rows)), rows) == [1]
 
 
 # --- questions of any kind ------------------------------------------------------------------------------------------
@@ -561,8 +560,7 @@ def test_without_clauses_or_with_an_empty_filter_nothing_is_restricted():
 
 def first_with_deeds(query):
     clauses = understand(query, dictionary(DEEDS)).clauses
-    found = next(rung for rung in relaxed(clauses) if any(matches(row, rung.filters) for row in DEEDS))
-    return clauses, found
+    return clauses, next(rung for rung in relaxed(clauses) if any(matches(row, rung.filters) for row in DEEDS))
 
 
 def test_an_impossible_clause_is_given_up_alone_however_certain():
@@ -627,8 +625,7 @@ def test_people_named_in_a_question_about_articles(shared_data):
     def lines(name):
         return (folder / name).read_text(encoding="utf-8").splitlines()
 
-    records = map(json.loads, lines("corpus.jsonl"))
-    metadata = {record["_id"]: record["metadata"] for record in records}
+    metadata = {record["_id"]: record["metadata"] for record in map(json.loads, lines("corpus.jsonl"))}
     fields = FieldDictionary.build(metadata.values())
     queries = [json.loads(line) for line in lines("queries.jsonl")]
     qrels = [line.split() for line in lines("qrels/test.tsv")]
