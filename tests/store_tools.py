@@ -63,6 +63,16 @@ def where(key: str, value: object, operator: str = "==") -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
 
+def ids(found) -> list[str]:
+    """The ids of nodes, with or without scores."""
+    return [one.node_id for one in found]
+
+
+def doc_ids(found) -> list[str]:
+    """The documents of scored nodes."""
+    return [one.node.ref_doc_id for one in found]
+
+
 def fill(store: NodeStore, rows: Iterable[dict], dimension: int) -> dict[str, dict]:
     """Add a node for each row of metadata; returns what filters see of each node."""
     nodes = [

@@ -72,10 +72,6 @@ def search(made, strategy, query, top_k=3, filters=None, *, timeout_s=None):
     )
 
 
-def ids(nodes):
-    return [node.node_id for node in nodes]
-
-
 def query_engine(retriever):
     """A RetrieverQueryEngine whose model is never to be asked."""
     synthesizer = get_response_synthesizer(llm=FakeLLM(["unused"]), callback_manager=CallbackManager([]))

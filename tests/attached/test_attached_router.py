@@ -11,7 +11,7 @@ from llama_index.core import Settings
 from llama_index.core.schema import Document, TextNode
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from qdrant_client import QdrantClient
-from store_tools import where
+from store_tools import ids, where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, errors
@@ -91,7 +91,7 @@ def test_strategies_search_by_the_model_of_the_index_and_filters_mean_the_same_e
     late = where("year", 2024, ">=")
     for index in ("contracts", "asked"):
         found = filled.retrieve("rent and loan", index=index, strategy="vector", filters=late, top_k=4)
-        assert {n.node_id for n in found.nodes} == {"lease", "loan"}
+        assert set(ids(found.nodes)) == {"lease", "loan"}
 
 
 def test_questions_go_where_their_answer_is_or_where_a_description_attracts_them(filled):
@@ -136,7 +136,7 @@ def test_results_of_indexes_with_different_models_are_merged(tmp_path, strategy,
         both.add_index("planets", index=vector_index(contracts(texts=PLANETS)), description="Planets")
         found = both.retrieve("the days of paid leave and the moons named Phobos", strategy=strategy, top_k=4)
         assert set(found.indexes) == {"contracts", "planets"}
-        assert {"staff", "mars"} <= {n.node_id for n in found.nodes}
+        assert {"staff", "mars"} <= set(ids(found.nodes))
         assert not found.degraded
 
 

@@ -13,7 +13,6 @@ from attached_material import (
     ScriptedRetriever,
     attached,
     contracts,
-    ids,
     index_on,
     query_engine,
     scored,
@@ -31,7 +30,7 @@ from llama_index.core.schema import Document, MetadataMode, NodeWithScore, TextN
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
-from store_tools import Told, where
+from store_tools import Told, ids, where
 from waiting import in_threads, pool, wait_until, within
 
 from agentic_retriever import errors

@@ -32,7 +32,7 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, Vec
 from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from small_indexes import ANIMALS, GOOD, Chooser, documents
-from store_tools import copied_store, where
+from store_tools import copied_store, doc_ids, ids, where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, QdrantEdgeVectorStore, RouterConfig, errors
@@ -41,10 +41,6 @@ from agentic_retriever.retrievers import details
 from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
 from agentic_retriever.schema import Budget, Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
-
-
-def ids(nodes):
-    return [scored.node.node_id for scored in nodes]
 
 
 def test_a_retriever_finds_what_the_router_finds_within_its_pins(router):
@@ -59,7 +55,7 @@ def test_a_retriever_finds_what_the_router_finds_within_its_pins(router):
     kind = where("kind", "d")
     pins = {"index": "animals", "strategy": "hybrid", "filters": kind, "top_k": 2, "budget": Budget(max_ms=9_000)}
     found = router.as_retriever(**pins).retrieve(MARS)
-    assert {n.node.ref_doc_id for n in found} == {"dogs"}
+    assert set(doc_ids(found)) == {"dogs"}
     assert details(found[0])[ROUTE_KEY]["strategy"] == "hybrid"
     assert len(router.as_retriever(index="animals", top_k=2).retrieve(CAT)) == 2
     pinned = router.as_retriever(index="planets", strategy=Strategy.VECTOR).retrieve(CAT)
@@ -94,7 +90,7 @@ def test_nodes_keep_the_hash_that_they_are_stored_with_so_that_fusion_finds_cons
     quiet = {"llm": FakeLLM([""]), "num_queries": 1, "use_async": False, "callback_manager": CallbackManager([])}
     fused = QueryFusionRetriever([retriever, router.as_retriever(index="animals")], mode="reciprocal_rerank", **quiet)
     found = fused.retrieve(CAT)
-    assert len({n.node_id for n in found}) == len(found)
+    assert len(set(ids(found))) == len(found)
     assert found[0].score == pytest.approx(2 / 60)
 
 
@@ -170,7 +166,7 @@ async def test_under_query_engines_of_llama_index(router):
     assert "sixteen hours" in llm.prompts[0]
     assert "confidence" not in llm.prompts[0]
     assert str(await engine.aquery(CAT)) == GOOD
-    assert [n.node.ref_doc_id for n in engine.retrieve(QueryBundle(MARS))][:1] == ["mars"]
+    assert doc_ids(engine.retrieve(QueryBundle(MARS)))[:1] == ["mars"]
     engine = TransformQueryEngine(router.as_query_engine(), Turning(), callback_manager=CallbackManager([]))
     assert engine.query(CAT).source_nodes[0].node.ref_doc_id == "mars"
 
@@ -237,7 +233,7 @@ def test_a_response_holds_the_whole_answer(make_router):
     response = engine.query(CAT)
     assert isinstance(response, Response)
     assert str(response) == response.response == GOOD == plain.text
-    assert [n.node.node_id for n in response.source_nodes] == [n.node.node_id for n in plain.nodes]
+    assert ids(response.source_nodes) == ids(plain.nodes)
     expected, told = plain.to_dict(), response.metadata
     assert (json.loads(json.dumps(told)), set(told)) == (told, set(expected) - {"text", "nodes"})
     same = ("citations", "confidence", "tier", "usage", "degraded", "checks")
@@ -255,7 +251,7 @@ async def test_bundles_pins_async_streams_and_what_fails_before_a_stream_begins(
         assert (response.metadata["route"]["index"], response.metadata["route"]["strategy"]) == ("planets", "hybrid")
         assert len(response.source_nodes) == 1
     for nodes in (engine.retrieve(QueryBundle(MARS)), await engine.aretrieve(QueryBundle(MARS))):
-        assert [n.node.ref_doc_id for n in nodes] == ["mars"]
+        assert doc_ids(nodes) == ["mars"]
     engine = router.as_query_engine(index="nowhere", streaming=True)
     with pytest.raises(LookupError):
         engine.query(CAT)
@@ -414,7 +410,7 @@ def test_under_a_sub_question_engine(router, use_async):
     )  # fmt: skip
     for response in (engine.query("Cats and moons?"), asyncio.run(engine.aquery("Cats and moons?"))):
         assert str(response) == "Sixteen hours and two moons."
-        assert {"cats", "mars"} <= {n.node.ref_doc_id for n in response.source_nodes}
+        assert {"cats", "mars"} <= set(doc_ids(response.source_nodes))
     for part in ("sixteen hours a day. [1]", "Phobos and Deimos. [1]"):
         assert part in llm.prompts[0]
 
@@ -449,7 +445,7 @@ def retriever(index, **more):
 
 
 def found(index, query=CAT, **more):
-    return [n.node.ref_doc_id for n in retriever(index, **more).retrieve(query)]
+    return doc_ids(retriever(index, **more).retrieve(query))
 
 
 @pytest.fixture
@@ -514,7 +510,7 @@ def test_storage_context_kept_beside_it(index, store, tmp_path):
 async def test_async_indexing(store):
     index = VectorStoreIndex(nodes=[], storage_context=StorageContext.from_defaults(vector_store=store), **options())
     await index.ainsert(Document(text=ANIMALS["cats"], doc_id="cats"))
-    assert [n.node.ref_doc_id for n in await retriever(index).aretrieve(CAT)] == ["cats"]
+    assert doc_ids(await retriever(index).aretrieve(CAT)) == ["cats"]
     await index.adelete_ref_doc("cats")
     assert await retriever(index).aretrieve(CAT) == []
 
@@ -560,9 +556,9 @@ async def test_the_router_as_a_retriever_and_pinned_as_the_adapter(sample, expec
     for q in QUESTIONS[:4]:
         adapter = sample.resources.adapter(sample.index(q["index"]), Strategy.VECTOR)
         routed = sample.as_retriever(index=q["index"], strategy="vector", top_k=sample.config.top_k)
-        found = [n.node.node_id for n in routed.retrieve(q["query"])]
+        found = ids(routed.retrieve(q["query"]))
         if details(routed.retrieve(q["query"])[0])[ROUTE_KEY]["strategy"] == "vector":
-            assert found == [n.node.node_id for n in adapter.retrieve(q["query"])]
+            assert found == ids(adapter.retrieve(q["query"]))
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))

@@ -21,7 +21,7 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.dispatcher import instrument_tags
 from llama_index_instrumentation.span import active_span_id
 from small_indexes import GOOD, asked
-from store_tools import where
+from store_tools import doc_ids, ids, where
 from waiting import wait_until, within
 
 from agentic_retriever import tracing
@@ -77,7 +77,7 @@ async def test_every_stage_is_a_span_below_its_query_and_tells_its_events_in_ord
     assert RouteDecision.from_dict(decided.decision).index.name == "animals"
     assert decided.span_id == spans.of("AgenticRouter.route")[0]
     assert decided.model_dump()["class_name"] == "RouteDecisionEvent"
-    assert [n.node.ref_doc_id for n in found.nodes][:1] == ["cats"]
+    assert doc_ids(found.nodes)[:1] == ["cats"]
     assert (ended.query, str(ended.response), ended.response.metadata["tier"]) == (CAT, GOOD, "primary")
 
 
@@ -106,7 +106,7 @@ async def test_retrieval_and_routing_alone_tags_and_our_own_dispatcher(router, w
     assert watch.spans.inputs[whole] == {"query": CAT, "strategy": "hybrid", "top_k": 2}
     [search] = watch.spans.of("HybridRetriever.search")
     assert watch.spans.above(search) == ["AgenticRouter.search", "AgenticRouter.retrieve"]
-    assert [n.node.ref_doc_id for n in watch.spans.ended[whole]][:1] == ["cats"]
+    assert doc_ids(watch.spans.ended[whole])[:1] == ["cats"]
     watch.events.seen.clear()
     with instrument_tags({"customer": "7"}):
         router.query(CAT)
@@ -229,10 +229,6 @@ def test_a_query_whose_loop_ended_drops_its_span(router, watch, monkeypatch, gat
 # LlamaIndex's node postprocessors and response synthesizers as stages of the router
 
 
-def doc_ids(nodes):
-    return [scored.node.ref_doc_id for scored in nodes]
-
-
 class Doing(BaseNodePostprocessor):
     """Does what it is told, to the very nodes that it is given."""
 
@@ -327,10 +323,10 @@ def test_promises_hold_whatever_they_return_and_what_is_none_is_named(make_route
     router = make_router(postprocessors=[Doing(what=careless)])
     plain = make_router().retrieve(CAT, index="animals")
     found = router.retrieve(CAT, index="animals")
-    assert [n.node.node_id for n in found.nodes] == [*(n.node.node_id for n in plain.nodes), "new"]
+    assert ids(found.nodes) == [*ids(plain.nodes), "new"]
     assert [n.score for n in found.nodes] == [*(n.score for n in plain.nodes), 0.5]
     kinds = where("kind", ["c", "d", "o"], "in")
-    assert "new" not in [n.node.node_id for n in router.retrieve(CAT, index="animals", filters=kinds).nodes]
+    assert "new" not in ids(router.retrieve(CAT, index="animals", filters=kinds).nodes)
     assert {c.index for c in router.query(CAT, index="animals").citations} == {"animals"}
     with pytest.raises(ConfigError, match="BaseNodePostprocessor"):
         make_router(postprocessors=["rerank"])

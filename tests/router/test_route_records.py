@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
+from store_tools import doc_ids, ids, where
 from waiting import Clock
 
 from agentic_retriever import Budget, Strategy, errors
@@ -119,7 +119,7 @@ def test_several_indexes_are_merged_and_one_that_fails_is_left_out(make, monkeyp
     router = make(THREE, classifier=Chooser(names=("animals", "planets")))
     retrieval = router.retrieve(MOONS, strategy="vector")
     assert retrieval.indexes == ("animals", "planets")
-    assert {node.node.ref_doc_id for node in retrieval.nodes} == {"cats", "dogs", "venus", "mars"}
+    assert set(doc_ids(retrieval.nodes)) == {"cats", "dogs", "venus", "mars"}
     assert retrieval.nodes[0].node.ref_doc_id == "mars"
     adapter = type(router.resources.adapter(router.index("animals"), Strategy.VECTOR))
     search = adapter._search
@@ -131,7 +131,7 @@ def test_several_indexes_are_merged_and_one_that_fails_is_left_out(make, monkeyp
 
     monkeypatch.setattr(adapter, "_search", fails_on_animals)
     retrieval = router.retrieve(MOONS, strategy="vector")
-    assert {node.node.ref_doc_id for node in retrieval.nodes} == {"venus", "mars"}
+    assert set(doc_ids(retrieval.nodes)) == {"venus", "mars"}
     assert [lost.step for lost in retrieval.degraded] == ["index.animals"]
 
 
@@ -186,11 +186,8 @@ def test_a_part_that_is_asked_for_by_its_number_comes_first_with_what_is_below_i
     assert {*named(both, 2)} == {("Harbour", "2.10"), ("Market", "2.10")}
     missing = rules.retrieve("¿Qué dice el apartado 1.7?", **pins)
     assert "there is no section 1.7; the nearest numbers are 1.1 and 1.2" in missing.understood
-    only = MetadataFilters(filters=[MetadataFilter(key="title", value="Harbour order")])
-    assert named(rules.retrieve("section 1.2 of the Market order", filters=only, **pins), 2) == [
-        ("Harbour", "1.2"),
-        ("Harbour", "1.2.1"),
-    ]
+    found = rules.retrieve("section 1.2 of the Market order", filters=where("title", "Harbour order"), **pins)
+    assert named(found, 2) == [("Harbour", "1.2"), ("Harbour", "1.2.1")]
 
 
 def test_a_title_of_one_word_is_not_meant_by_a_question_about_more(rules):
@@ -273,9 +270,9 @@ def test_a_stated_condition_decides_and_one_that_cannot_be_read_does_not(papers)
     assert found.route.strategy.name == "metadata"
     assert found.strategy is Strategy.METADATA
     assert found.understood
-    assert ({node.node.ref_doc_id for node in found.nodes}, len(found.tried)) == ({"Prieve", "Pooch"}, 1)
+    assert (set(doc_ids(found.nodes)), len(found.tried)) == ({"Prieve", "Pooch"}, 1)
     for question in ("5.13", "Page replacement, Prieve"):  # a number that is a value is no section's
-        assert [node.node.ref_doc_id for node in papers.retrieve(question).nodes] == ["Prieve"]
+        assert doc_ids(papers.retrieve(question).nodes) == ["Prieve"]
     found = papers.retrieve(SALTON)
     assert found.route.strategy.name == "hybrid"  # nobody of that name is there
     assert not found.understood
@@ -340,10 +337,6 @@ def result(prefix, scores):
     return SearchResult(nodes)
 
 
-def ids(nodes):
-    return [node.node.node_id for node in nodes]
-
-
 def test_one_index_passes_through_and_several_are_merged_by_cosine_share_and_own_best():
     nodes, origin = merge_indexes(None, {"a": result("a", [0.5, 0.2])}, {"a": 1.0}, query_vector=None, top_k=5)
     assert [(n.node.node_id, n.score) for n in nodes] == [("a0", 0.5), ("a1", 0.2)]
@@ -368,7 +361,7 @@ lists = st.lists(st.floats(-1, 50), max_size=6).map(lambda scores: sorted(scores
 @given(st.dictionaries(st.sampled_from("abcd"), lists, min_size=2), st.data())
 def test_the_order_of_each_strategy_stays(scores, data):
     results = {name: result(name, row) for name, row in scores.items()}
-    every = [n.node.node_id for r in results.values() for n in r.nodes]
+    every = [i for r in results.values() for i in ids(r.nodes)]
     cosines = {node_id: data.draw(st.floats(-1, 1)) for node_id in every}
     shares = {name: data.draw(st.floats(0, 1)) for name in results}
     nodes, origin = merge_by_cosine(results, shares, cosines=cosines, top_k=len(every))

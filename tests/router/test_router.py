@@ -16,7 +16,7 @@ from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from small_indexes import ANIMALS, PLANETS, Chooser, asked, documents
 from small_indexes import QUESTION as SLEEP
-from store_tools import where
+from store_tools import doc_ids, ids, where
 from waiting import within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy, errors, retrievers
@@ -92,11 +92,11 @@ def test_retrieval_obeys_pins_filters_and_top_k_and_gives_copies_best_first(rout
     assert router.retrieve("the dog barks", top_k=2).nodes[0].node.metadata["title"] == "dogs"
     for strategy in ("vector", "hybrid"):
         pins = {"index": "animals", "strategy": strategy, "filters": where("title", "owls")}
-        assert [n.node.ref_doc_id for n in router.retrieve("the cat and the dog", **pins).nodes] == ["owls"]
+        assert doc_ids(router.retrieve("the cat and the dog", **pins).nodes) == ["owls"]
     assert len(router.retrieve("cat dog owl", index="animals", top_k=1000, strategy="vector").nodes) == 3
     plain = router.retrieve("the cat", index="animals", strategy="vector")
     empty = router.retrieve("the cat", index="animals", strategy="vector", filters=MetadataFilters(filters=[]))
-    assert [n.node.node_id for n in plain.nodes] == [n.node.node_id for n in empty.nodes]
+    assert ids(plain.nodes) == ids(empty.nodes)
 
 
 def test_the_cache_gives_copies_for_the_same_inputs_and_none_of_an_older_index(router):
@@ -341,7 +341,7 @@ async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sy
     assert (await router.aroute(question)).index.name == router.route(question).index.name
     assert (await router.aquery(question)).text == router.query(question).text
     retrieved, expected = await router.aretrieve(question), router.retrieve(question)
-    assert [n.node.node_id for n in retrieved.nodes] == [n.node.node_id for n in expected.nodes]
+    assert ids(retrieved.nodes) == ids(expected.nodes)
     adapter = router.resources.adapter(router.index("animals"), Strategy.VECTOR)
     monkeypatch.setattr(adapter, "search", lambda _request: gate.wait(10))
     with within(1.4), pytest.raises(errors.DeadlineExceededError):
