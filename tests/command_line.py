@@ -4,12 +4,13 @@ command line, so or inside the test's own process."""
 import atexit
 import io
 import os
+import subprocess
 import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context, reduction
 from pathlib import Path
-from subprocess import CompletedProcess
 from types import SimpleNamespace
 
 import pytest
@@ -77,11 +78,17 @@ def be_program(code, arguments, folder, variables, outputs):
         atexit._run_exitfuncs()
 
 
+def run_fresh(code, *args, **options):
+    """Run a program in an interpreter started for it alone, as indented as the text that holds it."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
+    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 120, **options})
+
+
 def run_forked(code, *args, **options):
     """Run a program to its end; tells of it as ``subprocess.run`` does."""
     program = Fork(code, *args, **options)
     told = program.communicate()
-    return CompletedProcess([], program.poll(), *told)
+    return subprocess.CompletedProcess([], program.poll(), *told)
 
 
 def run_process(folder, *args, env=None):

@@ -3,12 +3,11 @@
 import asyncio
 import contextvars
 import os
-import subprocess
-import sys
 import threading
 from unittest.mock import Mock
 
 import pytest
+from command_line import run_fresh
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
@@ -150,8 +149,8 @@ def test_a_program_that_ends_waits_a_moment_for_calls_that_run_in_native_code():
         with contextlib.suppress(Exception):
             DeadlineCaller("it").call(run, 0.05)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")  # cut off, it ends by a signal
+    done = run_fresh(code)
+    assert (done.returncode, done.stderr) == (0, "")  # cut off, it ends by a signal
 
 
 def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():

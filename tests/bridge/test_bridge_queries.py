@@ -5,9 +5,6 @@ import gc
 import json
 import logging
 import math
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from bridge_material import CAT, MARS, Spans, synthesizer
+from command_line import run_fresh
 from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent, ToolCallResult
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -573,9 +571,7 @@ async def test_every_strategy(sample, expected, strategy):
 
 
 def run(code):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_fresh(code)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -1,14 +1,12 @@
 """The structure of a catalog: made at once, or by the migrations; the same on both databases."""
 
-import subprocess
-import sys
-
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from command_line import run_fresh
 
 from agentic_retriever.catalog.address import Address
 from agentic_retriever.catalog.database import _MIGRATIONS, Database
@@ -56,5 +54,5 @@ def test_a_new_catalog_has_the_newest_structure_and_opens_without_alembic(tmp_pa
         "for _ in range(2):\n    with Database(Address.of(Path(sys.argv[1]))).writing():\n        pass\n"
         "print('alembic' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "c")], capture_output=True, text=True, check=True)
+    done = run_fresh(code, tmp_path / "c", check=True)
     assert done.stdout.strip() == "False"

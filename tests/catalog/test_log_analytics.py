@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from command_line import environment, run_here
+from command_line import environment, run_fresh, run_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_material import EPOCH, answer, entries, entry, moments, opened, write
@@ -310,7 +308,7 @@ def test_help_loads_no_database_library():
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('llama_index', 'sqlalchemy')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = run_fresh(code)
     assert done.stdout.strip().endswith("[]")
 
 

@@ -9,6 +9,7 @@ import threading
 from unittest.mock import Mock
 
 import pytest
+from command_line import run_fresh
 from waiting import in_threads, within
 
 from agentic_retriever.catalog import history
@@ -211,8 +212,7 @@ writer.EXIT_TIMEOUT_S = 60
 
 
 def run(code, *args):
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return run_fresh(PRELUDE + textwrap.dedent(code), *args)
 
 
 def questions(place):

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import command_line
 import pytest
 import typer
-from command_line import COMMAND, MAIN, Fork, run_here, run_process
+from command_line import COMMAND, MAIN, Fork, run_fresh, run_here, run_process
 from model_servers import stream_body
 from typer.testing import CliRunner
 
@@ -58,7 +58,7 @@ def test_help_loads_no_llama_index_and_every_command_has_it():
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('llama_index', 'numpy', 'qdrant_edge')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], **OPTIONS)
+    done = run_fresh(code)
     assert done.stdout.strip().endswith("[]")
     assert "Exit codes" in done.stdout
     commands = [

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import threading
 from importlib.machinery import ModuleSpec
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_fresh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import in_threads
@@ -126,7 +126,7 @@ def test_vectors_are_the_same_to_the_last_bit_alone_in_batches_threads_children_
     assert os.waitpid(child, 0)[1] == 0
     want = hashlib.sha256(repr([*alone[:2], asked]).encode()).hexdigest()
     for before in ("", "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"):
-        done = subprocess.run([sys.executable, "-c", before + CODE], capture_output=True, text=True, timeout=60)
+        done = run_fresh(before + CODE)
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, want, "")
 
 

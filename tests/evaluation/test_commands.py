@@ -3,11 +3,10 @@
 import json
 import logging
 import re
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
+from command_line import run_fresh
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir, write_lines
 from typer.testing import CliRunner
 
@@ -116,7 +115,8 @@ def test_help_loads_no_llama_index():
         "assert CliRunner().invoke(app, ['bench', '--help']).exit_code == 0\n"
         "assert 'llama_index' not in ' '.join(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = run_fresh(code)
+    assert done.returncode == 0, done.stderr
 
 
 def test_train(cli, boats, tmp_path):

@@ -1,12 +1,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from unittest.mock import Mock
 
 import pytest
-from command_line import run_forked
+from command_line import run_forked, run_fresh
 from llama_index.core.schema import Document, TextNode
 from store_tools import PROCESS
 from waiting import in_threads
@@ -154,7 +152,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
         "try:\n    write_atomically(pathlib.Path(sys.argv[1]), b'x' * 5000)\n"
         "except StoreError as err:\n    print('typed', 'free space' in str(err))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = run_fresh(code, path, check=True)
     assert (done.stdout.strip(), path.read_bytes()) == ("typed True", b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     (tmp_path / "file").write_text("x")
@@ -544,8 +542,7 @@ print("done")
 
 def test_kills_in_the_write_phase_of_updates_lose_nothing_and_leave_nothing_twice(tmp_path):
     """Eight moments, before and after each of four steps; KILLS=100 takes two minutes."""
-    command = [sys.executable, "-c", PROCESS + KILLED, str(tmp_path), os.environ.get("KILLS", "8")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = run_fresh(PROCESS + KILLED, tmp_path, os.environ.get("KILLS", "8"), timeout=300)
     assert done.stdout == "done\n", done.stderr[-2_000:]
 
 

@@ -3,15 +3,15 @@
 import datetime as dt
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
 from unittest.mock import Mock
 
 import pytest
+from command_line import run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
+from model_servers import KEY as CANARY
 from waiting import pool, within
 
 from agentic_retriever import errors
@@ -219,9 +219,6 @@ def test_defects_are_not_swallowed():
     assert breaker.state.value == "closed"
 
 
-CANARY = "sk-or-canary-4711"
-
-
 def test_unknown_model_setting_lists_what_is_allowed_and_none_gives_no_model():
     assert build_client(RouterConfig()) is None
     for value in ("", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai", "openai: ", ":"):
@@ -298,8 +295,7 @@ def test_own_prices_are_used(tmp_path):
 
 def printed(code):
     """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout.strip()
+    return run_fresh(code, check=True).stdout.strip()
 
 
 def test_importing_the_package_loads_no_provider():

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import nbformat
 import pytest
+from command_line import run_fresh
 from nbclient import NotebookClient
 
 from agentic_retriever import Strategy
@@ -190,10 +189,7 @@ for connect in (socket.create_connection, lambda address: socket.getaddrinfo("a.
 a = socket.socket(); a.bind(("127.0.0.1", 0)); a.listen(1)
 socket.create_connection(a.getsockname()).close(); a.close(); print("loopback")
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=kernel_environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    lines = ran.stdout.splitlines()
+    lines = run_fresh(code, env=kernel_environment, check=True).stdout.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("no network in this test") for line in lines[:2])
     assert lines[2] == "loopback"

@@ -5,9 +5,6 @@ import gc
 import math
 import os
 import statistics
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import run_fresh
 from fault_material import LATE_S, PLAIN, all_down, mode
 from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
@@ -520,6 +518,5 @@ def test_interpreter_ends_without_a_traceback(tmp_path, make_server):
         kept = asyncio.run(main())
         print("end")
     """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+    done = run_fresh(code, timeout=40)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -1,7 +1,5 @@
-import subprocess
-import sys
-
 import pytest
+from command_line import run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import takes_linear_time
@@ -199,4 +197,4 @@ def test_any_text_gives_sentences_of_it(texts, room):
 
 def test_who_reads_files_and_cuts_sentences_loads_neither_numpy_nor_llama_index():
     code = "import sys, agentic_retriever.ingestion.readers; print({'numpy', 'llama_index.core'} & sys.modules.keys())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+    assert run_fresh(code).stdout.strip() == "set()"
