@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from service_clients import pdf
 
-FPDF = pytest.importorskip("fpdf", reason="fpdf2, which writes PDFs, is not installed").FPDF
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = os.environ.get("TEST_CHROMIUM", "") or shutil.which("chromium") or ""
@@ -16,19 +16,6 @@ ANSWER = "The zebrafinch sleeps ten hours in its nest."
 WAIT_MS = 60_000
 
 pytestmark = pytest.mark.slow
-
-
-def paper():
-    """A PDF whose second page holds the answer."""
-    made = FPDF()
-    for text in (
-        "Birds of the town. The heron stands still for a long time and eats fish.",
-        f"{ANSWER} It sings at dawn.",
-    ):
-        made.add_page()
-        made.set_font("helvetica", size=12)
-        made.multi_cell(0, text=text)
-    return bytes(made.output())
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +59,9 @@ def ask(page, question=QUESTION):
 
 def test_from_a_file_to_a_judgment(page):
     page.goto("/documents")
-    page.set_input_files("#file", {"name": "birds.pdf", "mimeType": "application/pdf", "buffer": paper()})
+    heron = "Birds of the town. The heron stands still for a long time and eats fish."
+    paper = pdf(heron, f"{ANSWER} It sings at dawn.")  # the second page holds the answer
+    page.set_input_files("#file", {"name": "birds.pdf", "mimeType": "application/pdf", "buffer": paper})
     page.fill("#upload-index", "birds")
     page.click("#upload button")
     page.wait_for_selector("#uploads li:has-text('received')")

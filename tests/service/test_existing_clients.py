@@ -1,25 +1,17 @@
 """The paths that clients of before call, with exactly their fields."""
 
 import pytest
+from service_clients import pdf
 from small_indexes import QUESTION
-
-FPDF = pytest.importorskip("fpdf", reason="fpdf2, which writes PDFs, is not installed").FPDF
 
 DOCUMENTS = "/api/admin/regulatory-documents"
 RAG = "/api/admin/rag"
-
-
-def pdf(text="Article 1. The cat sleeps sixteen hours a day."):
-    made = FPDF()
-    made.add_page()
-    made.set_font("helvetica", size=12)
-    made.multi_cell(0, text=text)
-    return bytes(made.output())
+LAW = pdf("Article 1. The cat sleeps sixteen hours a day.")
 
 
 def form(name="law.pdf", data=None, **fields):
     known = {"title": "Law of cats", "document_type": "reglamento"} | fields
-    return {"files": {"file": (name, pdf() if data is None else data, "application/pdf")}, "data": known}
+    return {"files": {"file": (name, LAW if data is None else data, "application/pdf")}, "data": known}
 
 
 async def test_the_life_of_a_regulatory_document(client):
@@ -39,7 +31,7 @@ async def test_the_life_of_a_regulatory_document(client):
     assert (await client.get(f"{DOCUMENTS}/nothing")).status_code == 404
 
 
-@pytest.mark.parametrize("sent", [form("law.docx"), form("law.pdf", b"not one"), form("law", pdf())])
+@pytest.mark.parametrize("sent", [form("law.docx"), form("law.pdf", b"not one"), form("law", LAW)])
 async def test_only_pdf_files_are_allowed(client, sent):
     response = await client.post(DOCUMENTS, **sent)
     assert response.status_code == 400
