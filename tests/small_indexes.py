@@ -14,6 +14,7 @@ PLANETS = {
     "mars": "Mars has two moons named Phobos and Deimos.",
 }
 QUESTION = "How many hours does the cat sleep?"
+THEN, MEANT = "And the dog?", "How many hours does the dog sleep?"  # a follow-up, and what it means
 GOOD = "The cat sleeps sixteen hours a day. [1]"
 
 
@@ -25,12 +26,12 @@ def documents(texts, **metadata):
     ]
 
 
-async def asked(router, way, question=QUESTION, shown=None):
+async def asked(router, way, question=QUESTION, shown=None, **wanted):
     """Ask in one of the four ways, and return the answer; what a stream shows before it ends or fails is kept."""
     if way in {"query", "aquery"}:
-        return router.query(question) if way == "query" else await router.aquery(question)
+        return router.query(question, **wanted) if way == "query" else await router.aquery(question, **wanted)
     shown = [] if shown is None else shown
-    stream = getattr(router, way)(question)
+    stream = getattr(router, way)(question, **wanted)
     if way == "stream":
         for piece in stream:
             shown.append(piece)

@@ -6,11 +6,9 @@ import pytest
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.chat_engine.types import BaseChatEngine
 from llama_index.core.llms import ChatMessage, MessageRole
-from small_indexes import QUESTION
+from small_indexes import MEANT, QUESTION, THEN
 
 from agentic_retriever.errors import InvalidQueryError
-
-THEN = "And the dog?"
 
 
 async def say(engine, way, message, **history):
@@ -38,7 +36,7 @@ async def test_a_chat_remembers_what_was_said(router, way):
     assert first.source_nodes
     assert first.metadata["route"]["understood_as"] == ""
     then = await say(engine, way, THEN)
-    assert then.metadata["route"]["understood_as"] == "How many hours does the dog sleep?"
+    assert then.metadata["route"]["understood_as"] == MEANT
     assert then.metadata["citations"] == [*then.metadata["citations"]]
     assert [one.role.value for one in engine.chat_history] == ["user", "assistant"] * 2
     assert engine.chat_history[-1].content == then.response

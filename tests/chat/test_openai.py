@@ -5,15 +5,12 @@ import threading
 
 import httpx
 import pytest
-from small_indexes import GOOD, QUESTION
+from small_indexes import GOOD, MEANT, QUESTION, THEN
 
 from agentic_retriever.errors import LLMError
 from agentic_retriever.testing import FakeLLM
 
 openai = pytest.importorskip("openai", reason="the client 'openai' is not installed")
-
-THEN = "And the dog?"
-MEANT = "How many hours does the dog sleep?"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from llama_index.core.schema import Document
+from small_indexes import asked
 
 from agentic_retriever import Answer, Budget, RouteDecision, Turn
 from agentic_retriever.errors import InvalidQueryError, LLMError, LLMOutputError
@@ -39,26 +40,13 @@ def make_with_model(make):
     return _make
 
 
-async def ask(router, way, query, **wanted):
-    if way == "query":
-        return router.query(query, **wanted)
-    if way == "aquery":
-        return await router.aquery(query, **wanted)
-    if way == "stream":
-        return router.stream(query, **wanted).finish()
-    async with router.astream(query, **wanted) as stream:
-        async for _ in stream:
-            pass
-    return stream.answer
-
-
 @pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
 async def test_a_follow_up_is_answered_in_the_light_of_its_conversation(router, way):
-    first = await ask(router, way, FIRST, conversation_id="one")
-    then = await ask(router, way, THEN, conversation_id="one")
+    first = await asked(router, way, FIRST, conversation_id="one")
+    then = await asked(router, way, THEN, conversation_id="one")
     assert (first.understood_as, then.route.query, then.understood_as) == ("", THEN, MEANT)
     assert "12.20" in then.text
-    last = await ask(router, way, "And how heavy may they be?", conversation_id="one")
+    last = await asked(router, way, "And how heavy may they be?", conversation_id="one")
     assert last.understood_as == "How heavy may the maximum length of trailers be?"  # by rules: no more than its words
 
 

@@ -2,10 +2,8 @@
 
 import pytest
 from service_clients import client_of, with_key
-
-FIRST = "How many hours does the cat sleep?"
-THEN = "And the dog?"
-MEANT = "How many hours does the dog sleep?"
+from small_indexes import MEANT, THEN
+from small_indexes import QUESTION as FIRST
 
 
 async def ask(client, query, path="/v1/query", **more):
