@@ -131,11 +131,7 @@ def test_no_file_can_be_made(tmp_path, caplog):
 
 def test_a_database_that_refuses_to_be_written(file, caplog):
     filled(file)
-
-    def refuse(connection, _record):
-        connection.execute("PRAGMA query_only = ON")
-
-    with on_connecting(refuse):
+    with on_connecting(lambda connection, _record: connection.execute("PRAGMA query_only = ON")):
         with pytest.raises(QueryLogError, match="permissions"):
             opened(file).check()
         assert len(questions(opened(file))) == 3
