@@ -3,7 +3,8 @@
 ``python -m benchmarks.trial FOLDER [--data DIR] [--out FILE] [--ids ID ...]`` reads ``FOLDER/indexes.json`` (an index's
 name to what it holds), ``FOLDER/files/NAME/`` and ``FOLDER/questions.json``: objects with ``id``, ``question``,
 ``index``, ``answerable`` and, where it is, regular expressions for the ``passage`` that answers and for the ``answer``,
-and the ``page`` of a PDF. Patterns are looked for in text whose white space is single. Indexes are built once in DIR.
+and the ``page`` of a PDF. Patterns are looked for in text whose white space is single, as it stands and without the
+marks of tables and emphasis. Indexes are built once in DIR.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Answer
 
 FIRST = 5  # passages among which the right one is looked for
+_BARS = re.compile(r"\|(?:\s*:?-+:?\s*\|)*")  # between the cells of a Markdown table, and below its header
+_EMPHASIS = re.compile(r"[*`]")
 
 
 def found(pattern: str | None, text: str) -> bool:
-    """Whether a pattern fits a text, its white space made single."""
-    return bool(pattern) and re.search(pattern, " ".join(text.split()), re.IGNORECASE | re.DOTALL) is not None
+    """Whether a pattern fits a text, as it stands or as words alone, its white space made single."""
+    forms = (text, _EMPHASIS.sub("", _BARS.sub(" ", text)))
+    fitting = (re.search(pattern, " ".join(form.split()), re.IGNORECASE | re.DOTALL) for form in forms if pattern)
+    return any(fitting)
 
 
 def judged(question: dict[str, Any], answer: Answer) -> dict[str, Any]:

@@ -275,3 +275,10 @@ def test_a_trial_counts_what_the_patterns_of_its_questions_find(local_embedding,
     assert {told[name] for name in ("with an answer", "right index", "right passage in the first five")} == {2}
     assert (told["right answer"], told["wrongly declined"], told["of these declined"]) == (1, 0, 1)
     assert [one["right"] for one in json.loads((tmp_path / "out.json").read_text())] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"), [("| honey | **20** kg |", 1), ("| kind |\n| --- |\n| honey | 2 | 20 kg |", 0)]
+)
+def test_a_pattern_of_a_trial_fits_words_without_the_marks_of_tables(text, fits):
+    assert trial.found("(kind )?honey 20 kg", text) == fits
