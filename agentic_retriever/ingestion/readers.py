@@ -81,9 +81,10 @@ _RST_HEADING = re.compile(
 )
 _FENCED = re.compile(r"(^```\n(?:.*\n)*?```$)", re.MULTILINE)
 _RST_TERM = re.compile(r"^\.\. (?:option|confval|envvar|setting)::[ \t]+(?=\S)", re.MULTILINE)
-_RST_CODE = re.compile(
-    r"^(?P<indent>[ \t]*)(?:\.\. (?:code-block|code|sourcecode|parsed-literal)::.*\n(?:[ \t]+:.*\n)*"
-    r"|(?P<lead>(?!\.\. |[ \t]).*)::[ \t]*\n)(?:[ \t]*\n)+(?P<code>(?:(?P=indent)[ \t]+\S.*(?:\n|\Z)|[ \t]*\n)+)",
+_RST_CODE = re.compile(  # below an item of a list, what is indented as its text is its text
+    r"^(?P<indent>[ ]*)(?:\.\. (?:code-block|code|sourcecode|parsed-literal)::.*\n(?:[ ]+:.*\n)*"
+    r"|(?P<lead>(?!\.\. |[ ])(?:(?P<item>[-*+] )|(?P<number>\w{1,2}[.)] ))?.*)::[ ]*\n)(?:[ ]*\n)+"
+    r"(?P<code>(?:(?P=indent)(?(item)[ ]{3}|(?(number)[ ]{4}|[ ]))[ ]*\S.*(?:\n|\Z)|[ ]*\n)+)",
     re.MULTILINE,
 )
 _RST_TABLE = re.compile(  # drawn on a grid, or by rules alone
@@ -151,7 +152,7 @@ def _read_marked(file: documents.SourceFile) -> Iterator[documents.SourceDocumen
     text, suffix = _decoded(file), file.suffix
     if suffix == ".rst":
         styles: dict[tuple[str, bool], int] = {}
-        text = re.sub(r"^([ \t]*\.\. [\w-]+)[ \t]+::", r"\1::", text, flags=re.MULTILINE)
+        text = re.sub(r"^([ ]*\.\. [\w-]+)[ ]+::", r"\1::", text.expandtabs(), flags=re.MULTILINE)
         text = _RST_CODE.sub(_fenced, _RST_HEADING.sub(lambda found: _rst_heading(found, styles), text))
         parts = _FENCED.split(_RST_LISTED.sub(_rst_listed, _RST_TABLE.sub(_rst_table, text)))  # prose and code in turns
         text = "".join(part if at % 2 else _rewritten(part, _RST) for at, part in enumerate(parts))

@@ -301,6 +301,8 @@ def test_tables_of_restructured_text_become_those_of_markdown(read_one, drawn):
      "Of lamps, a.Lamp, PEP 8, us and it (http://a.b).\n"),
     ("``a`` and ``b``, elec\\ tric \\*s\n", "``a`` and ``b``, electric *s\n"),
     ("  So::\n\n     `run`\n\n  It runs.\n", "  So:\n\n```\n`run`\n```\n\n  It runs.\n"),
+    ("- So::\n\n    run\n\n  It runs.\n", "- So:\n\n```\nrun\n```\n\n  It runs.\n"),
+    ("1. So::\n\n\trun\n\n   It runs.\n", "1. So:\n\n```\nrun\n```\n\n   It runs.\n"),
     (".. list-table:: Of bolts\n\n   * - Size\n     - Speed\n   * - M8\n     - - so\n       - so\n   * - M9\n",
      "Of bolts\n\n| Size | Speed |\n| --- | --- |\n| M8 | - so - so |\n| M9 |  |\n\n"),
     ('.. csv-table::\n   :header: Size, Speed\n\n   M8, "slow, safe"\n',
