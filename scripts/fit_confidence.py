@@ -41,9 +41,8 @@ from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, PackedV
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Citation, frozen
 from agentic_retriever.synthesis import ConfidenceModel, ConfidenceModels, ExtractiveSynthesizer, Synthesizer
-from agentic_retriever.synthesis.confidence import SIGNS
 from agentic_retriever.synthesis.context import Synthesis
-from agentic_retriever.synthesis.evidence import AS_NEAR, Figures
+from agentic_retriever.synthesis.evidence import AS_NEAR, SIGNS, Figures
 from agentic_retriever.synthesis.extractive import Embed
 from agentic_retriever.synthesis.synthesizer import Task
 

@@ -2,8 +2,8 @@
 
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import PassageMatcher
-from agentic_retriever.synthesis.confidence import ConfidenceModel, ConfidenceModels
 from agentic_retriever.synthesis.context import ContextPassage, Evidence, Limits, StreamControl, Synthesis, assemble
+from agentic_retriever.synthesis.evidence import ConfidenceModel, ConfidenceModels
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMSynthesizer, Synthesizer, Task
 

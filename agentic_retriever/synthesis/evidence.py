@@ -1,4 +1,4 @@
-"""What speaks for an answer: its question against the passages, and against all that the index holds.
+"""What speaks for an answer, its question held against the passages and the index, and how far that is to be trusted.
 
 Cosines are counted in standard deviations, once of unrelated nodes of the index and once of this question's own cosines
 with the sampled nodes; words are weighed by how few nodes have them. So the figures mean the same in every index,
@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Final, TypeAlias
@@ -18,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentic_retriever.indices.profile import MAX_TERMS, IndexProfile
-from agentic_retriever.schema import Citation, examined, frozen
+from agentic_retriever.schema import Citation, Record, examined, frozen
 from agentic_retriever.synthesis.context import ContextPassage, Evidence
-from agentic_retriever.synthesis.extractive import lacks_price
+from agentic_retriever.synthesis.questions import lacks_price
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.language_files import packaged_json
 from agentic_retriever.text.tokens import absent, identifiers, kind_of, without_asking, without_requests
@@ -259,3 +260,51 @@ def _unrelated() -> Mapping[str, Sequence[str]]:
 def unrelated_questions(language: str) -> Sequence[str]:
     """Return questions in a language about nothing that documents usually are about; in English where none are."""
     return _unrelated().get(language, _unrelated()["en"])
+
+
+# --- how far to trust an answer with these figures, by weights of ``scripts/fit_confidence.py`` -----------------------
+
+# The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
+SIGNS: Final[Mapping[str, int]] = frozen(
+    {"reachable": 1, "ahead": 1, "heard": 1, "absent": -1, "unknown": -1, "documents": -1}
+    | {"absent_names": -1, "absent_codes": -1}
+    | {"beyond": 1, "contrast": 1, "tailored": 1, "margin": 1, "behind": -1, "unseen": 0}
+)
+_LEAST_SUPPORTED: Final = 0.4
+_MOST_ODDS: Final = 60.0  # of a logarithm: a power far out would overflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceModel(Record):
+    intercept: float
+    weights: Mapping[str, float]
+    neutral: Mapping[str, float]  # What stands for a figure that is not known
+
+    def probability(self, figures: Mapping[str, float | None]) -> float:
+        odds = self.intercept
+        for name, weight in self.weights.items():
+            value = figures.get(name)
+            known = value is not None and math.isfinite(value)
+            odds += weight * (value if known and value is not None else self.neutral.get(name, 0.0))
+        return 1 / (1 + math.exp(-min(_MOST_ODDS, max(-_MOST_ODDS, odds))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceModels(Record):
+    """Both judgments: that the passages hold an answer, and that one of the citations is where it stands."""
+
+    answered: ConfidenceModel
+    right: ConfidenceModel
+    answered_from: float  # Nothing is answered from passages that hold an answer with less probability
+    high_from: float
+
+
+@lru_cache(1)
+def default_models() -> ConfidenceModels:
+    return ConfidenceModels.from_dict(packaged_json("synthesis/confidence_weights.json")["models"])
+
+
+def supported_share(probability: float, support: float) -> float:
+    """Return the probability times ``0.4 + 0.6 * support``: nothing raises an answer without support."""
+    support = min(1.0, max(0.0, support)) if math.isfinite(support) else 0.0
+    return min(1.0, probability * (_LEAST_SUPPORTED + (1 - _LEAST_SUPPORTED) * support))

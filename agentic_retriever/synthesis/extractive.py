@@ -6,10 +6,10 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import islice, takewhile
 from typing import Any, Final, TypeVar
 
@@ -18,172 +18,22 @@ from numpy.typing import NDArray
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Citation, Complexity, Degradation
+from agentic_retriever.synthesis import questions
 from agentic_retriever.synthesis.citations import bare, has_antonym, segments, shown
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
+from agentic_retriever.synthesis.questions import DEFAULT, NUMERIC, Question, Weights, coverage, patterns_of
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.language_files import any_listed, listed, section
-from agentic_retriever.text.numbers import numbers_in
-from agentic_retriever.text.references import any_of, without_titles
+from agentic_retriever.text.language_files import listed
+from agentic_retriever.text.references import without_titles
 from agentic_retriever.text.scripts import Script, dominant_script
-from agentic_retriever.text.tokens import without_asking
-
-# --- a question as it is matched against text: its terms and how much each tells, and the kind of answer it asks for --
-#
-# The section ``answers`` of each language says what a question asks for and what shows that a sentence has it: ``asks``
-# and ``shows`` hold regular expressions by kind, ``joints`` those between the parts of a question, ``leans`` those with
-# which a sentence begins that leans on the one before it. All languages are tried on every text.
-
-Weights = Mapping[str, float]
-
-LISTING: Final = "listing"
-OVERVIEW: Final = "overview"
-WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
-POLAR: Final = "polar"  # yes or no
-REASON: Final = "reason"
-FREQUENCY: Final = "frequency"  # how often, in figures or words
-DEFAULT: Final = "default"  # what holds where nobody sets anything; asked for besides a kind
-NUMERIC: Final = frozenset({"count", "number", "amount", "price", "date", "duration", "percent", "time", "version"})
-_NAMED: Final = frozenset({"person", "place"})
-_LOGGED: Final = frozenset({"date", "version"})  # what a heading of a change log has for all that stands below it
-_BY_LOG: Final = 0.8
-_ANY_NUMBER: Final = 0.6
-_NUMBER_WORD: Final = 0.5
-_FLOOR: Final = 0.5
-_MAX_PARTED: Final = 1_000
-_MAX_PARTS: Final = 6
-_UNDATED: Final = r"\s+(?!\W?(?:19|20)\d\d\b)"  # "12.1 2022/01" is a release
-_ENUMERATION: Final = re.compile(rf"^\s*(?:[-*•]\s*)?\(?(?:\d{{1,3}}[.)]|(?:\d+\.)+\d+){_UNDATED}")
-_EMPHASIS: Final = re.compile(r"[*_`]+")
-_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
-_JOINTS: Final = any_listed("answers", "joints")
-_LABELS: Final = re.compile(rf"\b(?:{any_of('labels')})(?!\w)", re.IGNORECASE)
-# "Table 4.2"
-_LABEL: Final = re.compile(rf"{_LABELS.pattern}\s+(?:\d+|(?-i:[A-Z])\b)(?:[.-]\d+)*(?!\w)\W*", re.IGNORECASE)
-# What a sentence begins with that points back, such as "This" or "Dicho".
-_LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
-
-
-@cache
-def _patterns(key: str) -> Mapping[str, re.Pattern[str]]:
-    """One pattern a kind of answer, of all languages; a name is known by its capital."""
-    by_kind: dict[str, list[str]] = {}
-    for table in section("answers").values():
-        for kind, patterns in table[key].items():
-            by_kind.setdefault(kind, []).extend(patterns)
-    return {
-        kind: re.compile("|".join(patterns), 0 if key == "shows" and kind in _NAMED else re.IGNORECASE)
-        for kind, patterns in sorted(by_kind.items())
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    text: str
-    terms: tuple[str, ...]
-    kinds: frozenset[str]
-    parts: tuple[Question, ...] = ()  # What it asks one after the other; () when that is one thing
-
-    @classmethod
-    def of(cls, query: str, tokenizer: Tokenizer) -> Question:
-        return cls(query, _terms_of(query, tokenizer), _asked_kinds(query), _parts_of(query, tokenizer))
-
-    def weights(self, texts: Sequence[Collection[str]]) -> dict[str, float]:
-        """Weigh the terms by inverse document frequency; one that is everywhere brought the texts, and counts half."""
-        size = len(texts)
-        rarest = math.log(size + 1) or 1.0
-        found = _without_parts({term: sum(term in text for text in texts) for term in self.terms})
-        rarity = {term: math.log((size + 1) / (count + 1)) / rarest if size else 1.0 for term, count in found.items()}
-        return {term: _FLOOR + (1 - _FLOOR) * rare for term, rare in rarity.items()}
-
-
-def coverage(weights: Weights, terms: Collection[str]) -> float:
-    total = sum(weights.values())
-    return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
-
-
-def satisfaction(kinds: AbstractSet[str], text: str, query: str) -> float:
-    if not kinds:
-        return 0.0
-    body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
-    body = body if _LABELS.search(query) else _LABEL.sub(" ", body)
-    counts = "count" in kinds and (counted := _counted(query)) is not None and counted.search(body) is not None
-    defaults = DEFAULT in kinds and _patterns("shows")[DEFAULT].search(body) is not None
-    shown = (_has(kind, body, query) for kind in kinds - {DEFAULT} if kind in _patterns("shows"))
-    return max(shown, default=0.0) + counts + defaults
-
-
-def lacks_price(query: str, texts: Iterable[str]) -> bool:
-    """Tell whether a price is asked for and no text has one."""
-    return "price" in _asked_kinds(query) and not any(map(_patterns("shows")["price"].search, texts))
-
-
-@lru_cache(1_000)
-def _counted(query: str) -> re.Pattern[str] | None:
-    """What says how many: "how many servers" wants "three servers", or "3 or more servers"."""
-    asked = _patterns("asks")["count"].search(query)
-    noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
-    number = rf"(?:\d|{_patterns('shows')['number'].pattern})[\s-]+(?:\w+\s+){{0,2}}?"
-    return re.compile(number + re.escape(noun[1][: -1 - len(noun[1]) // 7]), re.IGNORECASE) if noun else None
-
-
-def _has(kind: str, body: str, query: str) -> float:
-    shown = _patterns("shows")[kind]
-    if kind in NUMERIC:
-        if numbers_in(body) - numbers_in(query):
-            return 1.0 if kind == "number" or shown.search(body) else _ANY_NUMBER
-        unit, word = shown.search(body), _patterns("shows")["number"].search(body)
-        return 1.0 if kind == "duration" and unit and word else _NUMBER_WORD if unit or word else 0.0
-    if kind in _NAMED:
-        asked = query.casefold()
-        return 1.0 if any(match[0].casefold() not in asked for match in shown.finditer(body)) else 0.0
-    return 1.0 if shown.search(body) else 0.0
-
-
-@lru_cache(1_000)
-def _asked_kinds(query: str) -> frozenset[str]:
-    return frozenset(kind for kind, pattern in _patterns("asks").items() if kind != WHICH and pattern.search(query))
-
-
-def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
-    asked = _patterns("asks")["count"].sub(" ", without_asking(query))
-    terms = tokenizer.telling_tokens(asked) or tokenizer.telling_tokens(query)
-    return tuple(dict.fromkeys(terms))
-
-
-def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Question, ...]:
-    """Find the parts that say something of their own, each with its own terms only."""
-    parts: list[Question] = []
-    seen: set[str] = set()
-    for text in _JOINTS.split(query[:_MAX_PARTED]):
-        terms = tuple(term for term in _terms_of(text, tokenizer) if term not in seen) if text and text.strip() else ()
-        seen.update(terms)
-        if terms:
-            parts.append(Question(text, terms, _asked_kinds(text)))
-    return tuple(parts) if 1 < len(parts) <= _MAX_PARTS else ()
-
-
-def _without_parts(found: Mapping[str, int]) -> dict[str, int]:
-    """Count a code such as ``fy2024`` once: as a whole where it occurs so, else by its parts."""
-    kept = dict(found)
-    for whole in found:
-        parts = [term for term in found if term != whole and term in whole]
-        if parts and _has_digit(whole):
-            for term in parts if found[whole] else [whole]:
-                kept.pop(term, None)
-    return kept
-
-
-def _has_digit(term: str) -> bool:
-    return any(map(str.isdecimal, term))
-
-
-# --- the extractor --------------------------------------------------------------------------------------------------
 
 Scores = NDArray[np.float64]
 Embed = Callable[..., NDArray[Any]]  # of a list of sentences, and with timeout_s where time is limited
 QueryVector = Sequence[float] | NDArray[Any]
+Span = tuple[int, int]
 K = TypeVar("K", bound=Hashable)
 
+_LOGGED: Final = frozenset({"date", "version"})  # what a heading of a change log has for all that stands below it
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.5, Complexity.COMPLEX: 0.3}
 _NEAR_SLACK: Final = 0.05  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
@@ -240,8 +90,8 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
-        figures, enough = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else _NUMBER_WORD
-        figureless = figures and all(satisfaction(figures, citation.quote, query) < enough for citation in citations)
+        figures, enough = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else questions.NUMBER_WORD
+        figureless = figures and all(question.satisfaction(citation.quote, figures) < enough for citation in citations)
         return Extraction(
             text=text,
             citations=citations,
@@ -263,8 +113,8 @@ class ExtractiveSynthesizer:
         """Choose sentences, and what each is worth; None where they are to stay in the order of the documents."""
         most = self.max_sentences
         chosen: Collection[int]
-        in_order = OVERVIEW in question.kinds or _lists_documents(found, question, weights)
-        if OVERVIEW in question.kinds:
+        in_order = questions.OVERVIEW in question.kinds or _lists_documents(found, question, weights)
+        if questions.OVERVIEW in question.kinds:
             chosen = _for_overview(found, whole, most=most)
         elif in_order:
             chosen = _of_each_document(found, by_words, weights, most=2 * most)
@@ -292,9 +142,9 @@ class ExtractiveSynthesizer:
 def _below_heading(c: Candidate, question: Question) -> Candidate:
     """Show the heading with a sentence where what is asked for, a figure or what the sentence describes, is there."""
     figures, above = question.kinds & NUMERIC, c.above[-1:]
-    lacking = {kind for kind in figures if satisfaction(_LOGGED & {kind} or figures, c.text, question.text) < 1}
-    lacking |= question.kinds & {DEFAULT} if not _patterns("shows")[DEFAULT].search(c.text) else frozenset()
-    names = not figures and _patterns("asks")[WHICH].search(question.text) is not None
+    lacking = {kind for kind in figures if question.satisfaction(c.text, _LOGGED & {kind} or figures) < 1}
+    lacking |= question.kinds & {DEFAULT} if not patterns_of("shows")[DEFAULT].search(c.text) else frozenset()
+    names = not figures and patterns_of("asks")[questions.WHICH].search(question.text) is not None
     opens = [at for at in above if at[1] - at[0] <= _MAX_DEFINED and not c.passage.text[at[1] : c.start].strip()]
     heads = _heading_with(lacking, c, question) or (opens if names else ())
     return replace(c, head=heads[0]) if heads and not (c.head and c.text.startswith("|")) else c
@@ -302,23 +152,23 @@ def _below_heading(c: Candidate, question: Question) -> Candidate:
 
 def _heading_with(kinds: AbstractSet[str], c: Candidate, question: Question) -> Sequence[tuple[int, int]]:
     """The nearest heading that has what is asked for; of a figure, the one just above."""
-    figures, default = kinds - {DEFAULT}, _patterns("shows")[DEFAULT]
+    figures, default = kinds - {DEFAULT}, patterns_of("shows")[DEFAULT]
     for at in reversed(c.above if kinds & _LOGGED else c.above[-1:]):
         head = c.passage.text[slice(*at)]
         # A heading that begins with "Default" is about defaults, and says none.
-        if (DEFAULT in kinds and default.search(head, 1)) or satisfaction(figures, head, question.text) >= 1:
+        if (DEFAULT in kinds and default.search(head, 1)) or question.satisfaction(head, figures) >= 1:
             return [at]
     return []
 
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
-    if LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
+    if questions.LISTING not in question.kinds and (question.kinds or question.text.rstrip().endswith(_ASKS)):
         return False
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
     alike = sum(share >= _AS_GOOD * best for share in covered.values())
-    return best > 0 and alike >= (_MANY_DOCUMENTS if LISTING not in question.kinds else _MANY_DOCUMENTS - 1)
+    return best > 0 and alike >= (_MANY_DOCUMENTS if questions.LISTING not in question.kinds else _MANY_DOCUMENTS - 1)
 
 
 # --- the sentences among which the extractor chooses, with what stands around them ----------------------------------
@@ -326,7 +176,7 @@ def _lists_documents(found: Found, question: Question, weights: Weights) -> bool
 _BULLET: Final = re.compile(r"(?:[-*+•‣▪>]+\s+)+(?=\S)")
 _ITEM: Final = re.compile(r"\s*(?:(?P<sign>[-*+•‣▪])|\(?(?:(?P<digit>\d{1,3})|(?P<letter>[^\W\d_]{1,4}))[.)])\s+\S")
 _HEADING: Final = re.compile(r"#{1,6}\s")
-_MARKS: Final = re.compile(rf"^#*\s*(?:(?:\d+\.)*\d+\.?{_UNDATED}(?=\S))?")
+_MARKS: Final = re.compile(rf"^#*\s*(?:(?:\d+\.)*\d+\.?{questions.UNDATED}(?=\S))?")
 _BEFORE_HEADING: Final = " \t*_#>.0123456789"  # what may stand on its line before a question that is a heading
 _OF_FAQ: Final = re.compile(r"\W*[QF]\d*:\s")  # "Q: I want to ...", "F: Ich möchte ..."
 _SECTION_LINE: Final = re.compile(r"(?:\d+\.)+\d*\s+\S.{0,78}")
@@ -340,6 +190,8 @@ _MAX_DEFINED: Final = 40  # characters of what stands alone above what says what
 _DEFINED: Final = 30  # deeper than any other heading
 _TABLE_RULE: Final = re.compile(r"[\s|:+=_*—–-]+")
 _FENCE: Final = re.compile(r"(?:`{3,}|~{3,})\w*")
+# What a sentence begins with that points back, such as "This" or "Dicho".
+_LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
 _ENDS: Final = tuple(".!?:;。！？…។။।")
 
 
@@ -353,8 +205,8 @@ class Candidate:
     item: str
     heading: str  # The nearest one above it
     section: int  # How many headings stand before it in the passage
-    head: tuple[int, int] | None  # Where the head of its table stands, or the option or term that it is about
-    above: tuple[tuple[int, int], ...]  # Where the headings stand that it is below, the nearest last
+    head: Span | None  # Where the head of its table stands, or the option or term that it is about
+    above: tuple[Span, ...]  # Where the headings stand that it is below, the nearest last
     around: frozenset[str]
     width: int
 
@@ -396,59 +248,77 @@ def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> lis
 
 
 def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate, bool]]:
-    """Walk through a passage, remembering heading and table head; tells which of its sentences can be quoted."""
-    text = passage.text
-    spans = [span for span in segments(text) if not _FENCE.fullmatch(text, *span)]
-    pieces = [text[start:end] for start, end in spans]
-    header_terms = cache(lambda header: frozenset(tokenizer.tokens(header)))
-    headings: list[tuple[int, frozenset[str], tuple[int, int]]] = []  # Level, terms and place of those above a sentence
-    heading, section = passage.section.rpartition(" > ")[2], 0
-    table = frozenset(tokenizer.tokens(passage.table_header))
-    head: tuple[int, int] | None = None
-    defined: tuple[int, int] | None = None  # the option or term above
-    announced: tuple[int, int] | None = None  # what ends with a colon above the items of a list
-    announcing = frozenset[str]()
-    found: list[tuple[Candidate, bool]] = []
-    for position, (piece, (begin, end)) in enumerate(zip(pieces, spans, strict=True)):
-        start = begin + (bullet.end() if (bullet := _BULLET.match(piece)) else 0)
-        terms = frozenset(tokenizer.tokens(without_titles(text[start:end])))
+    """The sentences of a passage, and which of them can be quoted."""
+    spans = [span for span in segments(passage.text) if not _FENCE.fullmatch(passage.text, *span)]
+    walk = _Walk(passage, tokenizer)
+    for (begin, end), behind in zip(spans, [*(passage.text[slice(*span)] for span in spans[1:]), ""], strict=True):
+        walk.pass_by(begin, end, behind)
+    return walk.found
+
+
+class _Walk:
+    """A walk through a passage that remembers what stands above: headings, the head of a table, what opens a list."""
+
+    def __init__(self, passage: ContextPassage, tokenizer: Tokenizer) -> None:
+        self.found: list[tuple[Candidate, bool]] = []
+        self._passage = passage
+        self._terms = cache(lambda text: frozenset(tokenizer.tokens(text)))
+        self._headings: list[tuple[int, frozenset[str], Span]] = []  # level, terms and place
+        self._heading, self._section = passage.section.rpartition(" > ")[2], 0
+        self._table = self._terms(passage.table_header)
+        self._head: Span | None = None
+        self._defined: Span | None = None  # the option or term above
+        self._announced: Span | None = None  # what ends with a colon above a list
+        self._announcing = frozenset[str]()
+
+    def pass_by(self, begin: int, end: int, behind: str) -> None:
+        """Note one sentence, with what stands above it, and what it is to those below."""
+        text = self._passage.text
+        piece = text[begin:end]
         level = _heading_level(text, begin, end)
-        behind = pieces[position + 1] if position + 1 < len(pieces) else ""
-        leans = found and found[-1][1] and found[-1][0].width <= _MAX_LEANT_ON and _LEANS.match(piece)
-        leant = found[-1][0].terms if leans and "\n\n" not in text[found[-1][0].end : begin] else frozenset()
         is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         item = found_item.lastgroup or "" if (found_item := _ITEM.match(piece)) else ""
         if not item and text[:begin].endswith("\n\n"):
-            announced = None
+            self._announced = None
         if not piece.startswith("|"):
-            table, head = (announcing, announced) if item and announced else (frozenset(), defined)
-        candidate = Candidate(
-            passage=passage,
-            position=position,
+            listed = item and self._announced
+            self._table, self._head = (self._announcing, self._announced) if listed else (frozenset(), self._defined)
+        candidate = self._candidate(begin, end, item)
+        says_little = is_head or _TABLE_RULE.fullmatch(piece) or piece.endswith(_ASKS)
+        self.found.append((candidate, not (level or says_little or questions.LABEL.fullmatch(piece))))
+        if level:
+            self._section, self._heading = self._section + 1, piece
+            above = [one for one in self._headings if one[0] < level]
+            self._headings = [*above, (level, candidate.terms, (end - len(_MARKS.sub("", piece)), end))]
+            self._defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
+        if is_head:
+            self._table, self._head = candidate.terms, (begin, end)
+        plain = not (item or level or piece.startswith("|") or piece.endswith(_ENDS))
+        opens = piece.endswith((":", "：")) or (plain and _ITEM.match(behind))
+        if opens and candidate.end - candidate.start <= _MAX_ANNOUNCED:
+            self._announced, self._announcing = (candidate.start, end), candidate.terms
+
+    def _candidate(self, begin: int, end: int, item: str) -> Candidate:
+        text = self._passage.text
+        start = begin + (bullet.end() if (bullet := _BULLET.match(text[begin:end])) else 0)
+        before, quotable = self.found[-1] if self.found else (None, False)
+        leans = before and quotable and before.width <= _MAX_LEANT_ON and _LEANS.match(text[begin:end])
+        leant = before.terms if leans and before and "\n\n" not in text[before.end : begin] else frozenset()
+        headed = self._terms(self._passage.header_at(begin))
+        return Candidate(
+            passage=self._passage,
+            position=len(self.found),
             start=start,
             end=end,
-            terms=terms,
+            terms=self._terms(without_titles(text[start:end])),
             item=item,
-            heading=heading,
-            section=section,
-            head=head,
-            above=tuple(place for _, _, place in headings),
-            around=header_terms(passage.header_at(begin)).union(table, leant, *(words for _, words, _ in headings)),
+            heading=self._heading,
+            section=self._section,
+            head=self._head,
+            above=tuple(place for _, _, place in self._headings),
+            around=headed.union(self._table, leant, *(terms for _, terms, _ in self._headings)),
             width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
-        says_little = is_head or _TABLE_RULE.fullmatch(piece) or _LABEL.fullmatch(piece) or piece.endswith(_ASKS)
-        found.append((candidate, not (level or says_little)))
-        if level:
-            section, heading = section + 1, piece
-            place = end - len(_MARKS.sub("", piece)), end
-            headings = [*(one for one in headings if one[0] < level), (level, terms, place)]
-            defined = (begin + option.end(), end) if (option := _OPTION.match(piece)) else None
-        if is_head:
-            table, head = terms, (begin, end)
-        plain = not (item or level or piece.startswith("|") or piece.endswith(_ENDS))
-        if (piece.endswith((":", "：")) or (plain and _ITEM.match(behind))) and end - start <= _MAX_ANNOUNCED:
-            announced, announcing = (start, end), terms
-    return found
 
 
 def _without_thousands(c: Candidate, terms: Sequence[str]) -> Candidate:
@@ -491,6 +361,8 @@ def _heading_level(text: str, begin: int, end: int) -> int:
 
 _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
+_NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
+_BY_LOG: Final = 0.8
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
 _BELOW_ITS_KIND: Final = 1.0
@@ -501,11 +373,11 @@ _BY_OPPOSITE: Final = 0.5  # of a figure for "off" where that for "on" is asked
 
 def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Scores, Scores]:
     """Score sentences for the question as a whole, and for the heading above; ``(n,)`` each, at least 0."""
-    fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
+    fits = [question.satisfaction(c.text) for c in found]
     # A sentence without a figure is no answer to a question for one.
     wanted = question.kinds - {DEFAULT}
-    lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {FREQUENCY} else 1.0
-    figures = [satisfaction(wanted, c.text, question.text) for c in found] if wanted < question.kinds else fits
+    lacking = _WITHOUT_FIGURE if wanted and wanted <= NUMERIC | {questions.FREQUENCY} else 1.0
+    figures = [question.satisfaction(c.text, wanted) for c in found] if wanted < question.kinds else fits
     if logged := question.kinds & (_LOGGED | {DEFAULT}):
         headed = [_BY_LOG * len(_heading_with(logged, c, question)) for c in found]
         fits, figures = ([*map(max, values, headed)] for values in (fits, figures))
@@ -516,7 +388,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
         for c, fit, has, share, turned in zip(found, fits, figures, own, opposite, strict=True)
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
-    asked = cache(_asked_kinds)
+    asked = cache(questions.asked_kinds)
     kinds = question.kinds - {"number", DEFAULT}  # a height stands below "Number" no more than elsewhere, a count does
     below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
@@ -534,7 +406,7 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
 
 def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Question) -> bool:
     """Tell whether a sentence has what its heading and the question are for; a page or a count is no duration."""
-    return bool(fit and kinds) and (kinds != {"duration"} or satisfaction(kinds, c.text, question.text) == 1.0)
+    return bool(fit and kinds) and (kinds != {"duration"} or question.satisfaction(c.text, kinds) == 1.0)
 
 
 def _own_shares(found: Found, weights: Weights) -> list[float]:
@@ -560,7 +432,7 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     """Tell which passages lack the code that was named: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
     # Shorter numbers tell no record from another.
-    codes = {term for term in weights if _has_digit(term) and len(bare(term)) >= 3}
+    codes = {term for term in weights if questions.has_digit(term) and len(bare(term)) >= 3}
     # Several records may be asked about at once, and each stands in a passage of its own.
     has = {number: codes & own for number, own in terms.items()}
     most = max(map(len, has.values()), default=0)
@@ -622,8 +494,8 @@ def _subjects_of_defaults(found: Found, question: Question) -> dict[int, slice]:
     subjects, since, figures = dict[int, slice](), 0, question.kinds & NUMERIC
     for i, c in enumerate(found):
         since = since if _adjoins(found, i - 1) else i
-        if _patterns("shows")[DEFAULT].search(c.text):
-            has = not figures or satisfaction(figures, c.text, question.text)
+        if patterns_of("shows")[DEFAULT].search(c.text):
+            has = not figures or question.satisfaction(c.text, figures)
             if since < i and len(c.terms) <= _BARE and has:
                 subjects[i] = slice(since, i)
             since = i + 1
@@ -731,7 +603,7 @@ def _for_parts(found: Found, scores: Scores, question: Question, weights: Weight
     chosen = [int(np.argmax(scores))] if question.parts else []
     for part in question.parts:
         own = {term: weights[term] for term in part.terms if term in weights}
-        row = np.array([_in_words(c, own) + _BY_KIND * satisfaction(part.kinds, c.text, question.text) for c in found])
+        row = np.array([_in_words(c, own) + _BY_KIND * question.satisfaction(c.text, part.kinds) for c in found])
         best = int(np.argmax(row + scores / top))
         enough = row[best] >= _ENOUGH * max(1e-9, float(row.max())) and scores[best] > 0.4 * top
         if best not in chosen and enough and len(chosen) < most:
@@ -774,10 +646,10 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
 
 
 def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Question, weights: Weights) -> set[int]:
-    picked, listing, ranked = set(chosen), LISTING in question.kinds, sorted(chosen, key=lambda i: -scores[i])
-    if POLAR in question.kinds:  # what begins with yes or no in the section of the best
+    picked, listing, ranked = set(chosen), questions.LISTING in question.kinds, sorted(chosen, key=lambda i: -scores[i])
+    if questions.POLAR in question.kinds:  # what begins with yes or no in the section of the best
         beside = [j for j, c in enumerate(found) if c.place == found[ranked[0]].place]
-        picked.update([j for j in beside if _patterns("shows")[POLAR].search(found[j].text)][:1])
+        picked.update([j for j in beside if patterns_of("shows")[questions.POLAR].search(found[j].text)][:1])
     picked.update(_answer_behind(found, ranked[0], question))
     for at, i in enumerate(ranked):
         items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
@@ -791,15 +663,15 @@ def _answer_behind(found: Found, i: int, question: Question) -> list[int]:
     """The sentence behind one that has not the kind of answer that is asked for, if it has that, or may be a reason."""
     if not _adjoins(found, i) or found[i + 1].place != found[i].place or found[i + 1].width > _MAX_LEANT_ON:
         return []
-    here, behind = (satisfaction(question.kinds, found[j].text, question.text) for j in (i, i + 1))
-    return [i + 1] if question.kinds and here < 1 and (behind >= 1 or REASON in question.kinds) else []
+    here, behind = (question.satisfaction(found[j].text) for j in (i, i + 1))
+    return [i + 1] if question.kinds and here < 1 and (behind >= 1 or questions.REASON in question.kinds) else []
 
 
 def _says_all(c: Candidate, question: Question, weights: Weights) -> bool:
     """Tell whether a sentence has the kind of answer that is asked for, or nearly all words of the question."""
     if c.text.startswith("|"):
         return True
-    shows, asks = satisfaction(question.kinds, c.text, question.text), question.kinds & _patterns("shows").keys()
+    shows, asks = question.satisfaction(c.text), question.kinds & patterns_of("shows").keys()
     more = shows > 0 or not (asks or c.terms <= weights.keys())  # than the question says
     says = shows >= 1 or (more and coverage(weights, c.terms) >= _MOST_OF_ALL)
     return says and dominant_script(c.text) not in _CLAUSE_SCRIPTS
@@ -868,7 +740,7 @@ def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
         titles[c.doc] = titles.get(c.doc, frozenset()) | c.around
     counts = Counter(term for terms in titles.values() for term in terms)
     few = [term for term, count in counts.items() if count <= max(1, len(titles) // 3)]
-    worth = {term: _NUMBER_IN_NAME if _has_digit(term) else 1.0 for term in few}
+    worth = {term: _NUMBER_IN_NAME if questions.has_digit(term) else 1.0 for term in few}
     return {doc: {term: worth[term] for term in terms & worth.keys()} for doc, terms in titles.items()}
 
 

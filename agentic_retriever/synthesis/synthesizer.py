@@ -22,8 +22,7 @@ from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, 
 from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import quoted_checks, read_markers
-from agentic_retriever.synthesis.confidence import default_models, supported_share
-from agentic_retriever.synthesis.evidence import Figures, figures_of
+from agentic_retriever.synthesis.evidence import Figures, default_models, figures_of, supported_share
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.text.language_files import section

@@ -1,8 +1,10 @@
-"""Nodes for the tests of synthesis."""
+"""Nodes for the tests of synthesis, and what is extracted from them."""
 
 from itertools import pairwise
 
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from agentic_retriever.synthesis import Extraction, ExtractiveSynthesizer, assemble
 
 
 def make_node(
@@ -21,3 +23,9 @@ def chunked(source: str, cuts: list[int], doc_id: str = "doc") -> list[NodeWithS
     """Cut a source at some offsets into nodes that know their places."""
     edges = sorted({0, len(source), *(cut % (len(source) + 1) for cut in cuts)})
     return [make_node(source[a:b], start=a, doc_id=doc_id, title=f"Title of {doc_id}") for a, b in pairwise(edges)]
+
+
+def extract(query: str, nodes, language: str = "en", **kwargs) -> Extraction:
+    """Answer from nodes without a model."""
+    synthesizer = ExtractiveSynthesizer(kwargs.pop("max_sentences", 4), kwargs.pop("embed", None))
+    return synthesizer.extract(query, assemble(nodes, max_chars=10**6), language=language, **kwargs)
