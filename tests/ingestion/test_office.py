@@ -122,8 +122,8 @@ def test_text_of_opendocument_becomes_markdown(read_one):
         '</text:table-of-content><text:h text:outline-level="2">Oil<text:line-break/>change</text:h>'
         f'<text:p text:style-name="P2">Every<text:s/><text:span>year</text:span><text:note>{note}</text:note> or'
         "<text:line-break/>later<office:annotation><text:p>Really?</text:p></office:annotation>.</text:p>"
-        "<text:list><text:list-item><text:p>one</text:p><text:list><text:list-item><text:p>sub</text:p></text:list-item>"
-        "</text:list></text:list-item></text:list>"
+        "<text:list><text:list-item><text:p>one</text:p><text:list><text:list-item><text:p>sub</text:p>"
+        "</text:list-item></text:list></text:list-item></text:list>"
         f"<table:table><table:table-header-rows>{row.format(cell.format('Part') + cell.format('kg'))}"
         f"</table:table-header-rows>{row.format(cell.format('Body') + cell.format('a|b'))}</table:table>"
     )
