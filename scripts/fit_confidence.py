@@ -42,7 +42,7 @@ from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Citation, frozen
 from agentic_retriever.synthesis import ConfidenceModel, ConfidenceModels, ExtractiveSynthesizer, Synthesizer
 from agentic_retriever.synthesis.context import Synthesis
-from agentic_retriever.synthesis.evidence import AS_NEAR, SIGNS, Figures
+from agentic_retriever.synthesis.evidence import AS_NEAR, Figures
 from agentic_retriever.synthesis.extractive import Embed
 from agentic_retriever.synthesis.synthesizer import Task
 
@@ -51,6 +51,12 @@ Array = NDArray[np.float64]
 WEIGHTS_FILE = Path(__file__).parents[1] / "agentic_retriever" / "synthesis" / "confidence_weights.json"
 LONG = {"python-faq": "python", "debian-faq": "debian", "debian-faq-fr": "debian"}
 FAR = (("python-faq", "debian-faq"), ("debian-faq", "python-faq"), ("debian-faq-fr", "python-faq"))
+#: The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
+SIGNS: Mapping[str, int] = frozen(
+    {"reachable": 1, "ahead": 1, "heard": 1, "absent": -1, "unknown": -1, "documents": -1}
+    | {"absent_names": -1, "absent_codes": -1}
+    | {"beyond": 1, "contrast": 1, "tailored": 1, "margin": 1, "behind": -1, "unseen": 0}
+)
 LANGUAGES = ("en", "es", "th")
 COLLECTIONS = ("xquad-en", "xquad-es", "xquad-th", "cranfield", "cacm", "hotpotqa-100")
 #: How many questions of each kind are asked of one corpus.

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from agentic_retriever.ingestion.documents import PageSpan, markdown_table
 from agentic_retriever.text.scripts import UNSPACED
+from agentic_retriever.text.sentences import goes_on_with_number
 
 # What a page has: words and drawn lines. ``y`` grows downwards.
 
@@ -148,7 +149,8 @@ def _lines(words: Sequence[Word]) -> list[_Line]:
 
 
 def _line(words: list[Word]) -> _Line:
-    base = max(words, key=lambda word: (round(word.size, 1), len(word.text)))
+    said = words[1:] if words[0].text.strip(".)").isdecimal() else []  # a step may have a larger number
+    base = max(said or words, key=lambda word: (round(word.size, 1), len(word.text)))
     if 2 * len(_RTL.findall("".join(word.text for word in words))) > sum(len(word.text) for word in words):
         words = sorted(words, key=lambda word: word.order)  # PDFium has put them in order already
     return _Line(words, min(word.x0 for word in words), max(word.x1 for word in words), base.y, base.size)
@@ -257,11 +259,12 @@ def _ruled_tables(sheet: Sheet) -> tuple[list[_Line], list[Word]]:
             continue
         inside = [word for word in words if xs[0] < word.middle[0] < xs[-1] and ys[0] - 2 < word.middle[1] < ys[-1] + 2]
         rows = _cells(inside, xs, ys, across, down)
+        table = _filled_columns(rows) if len(rows) > 1 else [[""]]
         filled = sum(bool(cell) for row in rows for cell in row)
-        if len(rows) >= 2 and filled >= 4 and 4 * filled >= len(rows) * len(rows[0]):
+        if filled >= 4 and 4 * filled >= len(rows) * len(rows[0]) and len(table[0]) > 1:  # one column is text in a box
             taken = set(inside)
             words = [word for word in words if word not in taken]
-            tables.append(_Line([], xs[0], xs[-1], inside[0].y, inside[0].size, _filled_columns(rows)))
+            tables.append(_Line([], xs[0], xs[-1], inside[0].y, inside[0].size, table))
     return tables, words
 
 
@@ -613,7 +616,8 @@ def _paragraph(lines: list[_Line], page: int, left: float, right: float, *, code
         first = line.words[0]
         room = right - above.x1 if not _RTL.search(above.text) else above.x0 - left
         ended = room > first.x1 - first.x0 + 0.4 * size and not above.text.endswith(("-", ","))
-        pieces.append(("\n" if ended or _LABELLED.match(line.text) or " ... " in above.text else " ", line.text))
+        labelled = _LABELLED.match(line.text) and not goes_on_with_number(above.text, line.text)
+        pieces.append(("\n" if ended or labelled or " ... " in above.text else " ", line.text))
     return _Block(page, pieces, size, bold=all(line.bold for line in lines))
 
 
@@ -681,6 +685,7 @@ def _style(block: _Block) -> tuple[float, bool, int]:
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _OPTION = re.compile(r"-{1,2}[a-z]")
+_JOINING: Final = frozenset({"and", "bzw", "oder", "sowie", "und"})
 _MARKUP = re.compile(r"^(?=#{1,6}[ \t]|\||```|~~~)", re.MULTILINE)
 
 
@@ -733,16 +738,16 @@ class _Writer:
             whole = tail.casefold(), head[0].casefold() if head else ""
             goes_on = head and head[0][0].islower() and tail and not _OPTION.match(above.rsplit(maxsplit=1)[-1])
             broken = above[-1] == "\u00ad" or (goes_on and not self._keeps(*whole))
-            return (above[:-1] if broken else above) + text
+            suspended = whole[1] in _JOINING and "".join(whole) not in self._words  # "Alten- und Kindersitzungen"
+            return (f"{above} " if suspended else above[:-1] if broken else above) + text
         unspaced = above and text and UNSPACED.match(above[-1]) and UNSPACED.match(text[0])
         address = above.endswith(":") and text.startswith("//")
         return above + ("" if unspaced or address else " ") + text
 
     def _keeps(self, tail: str, head: str) -> bool:
         """Tell a compound that broke at its hyphen from a word that got one."""
-        if tail + head in self._words:
-            return False
-        return f"{tail}-{head}" in self._words or (tail in self._words and head in self._words)
+        joined = f"{tail}-{head}" in self._words or {tail, head} <= self._words
+        return tail + head not in self._words and (joined or head.partition("-")[0] in _JOINING)
 
     def _written(self, block: _Block, before: _Block | None) -> tuple[str, list[tuple[str, str]]]:
         """What stands before a block, and its lines."""

@@ -169,11 +169,10 @@ def _is_of_a_series(code: str, known: Mapping[str, frozenset[str]]) -> bool:
 
 def _has_strange_name(query: str, profile: IndexProfile, expanded: Sequence[str]) -> bool:
     """Tell whether a question has a name that no node of the index has, where all words of the index are known."""
-    if not _knows_all_words(profile) or detect_language(query) in _CAPITAL_NOUNS:
-        return False
     names = _named(query).difference(" ".join(expanded).casefold().split())
     terms = map(Tokenizer(profile.language).tokens, filter(str.isalpha, names))
-    return any(found and profile.document_frequency.keys().isdisjoint(found) for found in terms)
+    known = profile.document_frequency.keys()
+    return _knows_all_words(profile) and any(found and known.isdisjoint(found) for found in terms)
 
 
 def _knows_all_words(profile: IndexProfile) -> bool:
@@ -183,8 +182,9 @@ def _knows_all_words(profile: IndexProfile) -> bool:
 def _named(query: str) -> set[str]:
     words = _WORDS.findall(query)
     capital = [word for word in words[1:] if word[0].isupper()]
-    names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
-    return {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
+    if len(capital) > _CAPITALS * len(words) or detect_language(query) in _CAPITAL_NOUNS:
+        capital = [word for word in capital if word.isupper()]
+    return {name.casefold() for name in [*capital, *(word for word in words if any(map(str.isdecimal, word)))]}
 
 
 def _is_row_of(query: str, row: str) -> bool:
@@ -264,12 +264,6 @@ def unrelated_questions(language: str) -> Sequence[str]:
 
 # --- how far to trust an answer with these figures, by weights of ``scripts/fit_confidence.py`` -----------------------
 
-# The figures, and whether more of each may only raise (1) or lower (-1) a probability, or either (0).
-SIGNS: Final[Mapping[str, int]] = frozen(
-    {"reachable": 1, "ahead": 1, "heard": 1, "absent": -1, "unknown": -1, "documents": -1}
-    | {"absent_names": -1, "absent_codes": -1}
-    | {"beyond": 1, "contrast": 1, "tailored": 1, "margin": 1, "behind": -1, "unseen": 0}
-)
 _LEAST_SUPPORTED: Final = 0.4
 _MOST_ODDS: Final = 60.0  # of a logarithm: a power far out would overflow
 
@@ -284,8 +278,7 @@ class ConfidenceModel(Record):
         odds = self.intercept
         for name, weight in self.weights.items():
             value = figures.get(name)
-            known = value is not None and math.isfinite(value)
-            odds += weight * (value if known and value is not None else self.neutral.get(name, 0.0))
+            odds += weight * (value if value is not None and math.isfinite(value) else self.neutral.get(name, 0.0))
         return 1 / (1 + math.exp(-min(_MOST_ODDS, max(-_MOST_ODDS, odds))))
 
 

@@ -238,7 +238,7 @@ def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> lis
     found: list[Candidate] = []
     seen: set[str] = set()
     for passage in passages:
-        everything = _read(passage, tokenizer)
+        everything = _Walk(passage, tokenizer).found
         for candidate in [c for c, quotable in everything if quotable] or [c for c, _ in everything]:
             said = " ".join(candidate.text.split())
             if said not in seen:
@@ -247,20 +247,11 @@ def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> lis
     return found
 
 
-def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate, bool]]:
-    """The sentences of a passage, and which of them can be quoted."""
-    spans = [span for span in segments(passage.text) if not _FENCE.fullmatch(passage.text, *span)]
-    walk = _Walk(passage, tokenizer)
-    for (begin, end), behind in zip(spans, [*(passage.text[slice(*span)] for span in spans[1:]), ""], strict=True):
-        walk.pass_by(begin, end, behind)
-    return walk.found
-
-
 class _Walk:
     """A walk through a passage that remembers what stands above: headings, the head of a table, what opens a list."""
 
     def __init__(self, passage: ContextPassage, tokenizer: Tokenizer) -> None:
-        self.found: list[tuple[Candidate, bool]] = []
+        self.found: list[tuple[Candidate, bool]] = []  # the sentences, and which can be quoted
         self._passage = passage
         self._terms = cache(lambda text: frozenset(tokenizer.tokens(text)))
         self._headings: list[tuple[int, frozenset[str], Span]] = []  # level, terms and place
@@ -270,8 +261,11 @@ class _Walk:
         self._defined: Span | None = None  # the option or term above
         self._announced: Span | None = None  # what ends with a colon above a list
         self._announcing = frozenset[str]()
+        spans = [span for span in segments(passage.text) if not _FENCE.fullmatch(passage.text, *span)]
+        for (begin, end), behind in zip(spans, [*(passage.text[slice(*span)] for span in spans[1:]), ""], strict=True):
+            self._pass_by(begin, end, behind)
 
-    def pass_by(self, begin: int, end: int, behind: str) -> None:
+    def _pass_by(self, begin: int, end: int, behind: str) -> None:
         """Note one sentence, with what stands above it, and what it is to those below."""
         text = self._passage.text
         piece = text[begin:end]
@@ -388,9 +382,8 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
         for c, fit, has, share, turned in zip(found, fits, figures, own, opposite, strict=True)
     ]
     # Below a heading such as "Number", a number answers "how many", in a word as well as in figures.
-    asked = cache(questions.asked_kinds)
     kinds = question.kinds - {"number", DEFAULT}  # a height stands below "Number" no more than elsewhere, a count does
-    below = [_is_below(kinds & asked(c.heading), c, fit, question) for c, fit in zip(found, fits, strict=True)]
+    below = [_is_below(kinds, c, fit, question) for c, fit in zip(found, fits, strict=True)]
     first = {(c.passage.number, c.section): i for i, c in reversed(list(enumerate(found))) if below[i]}
     # Every lamp has its "Number": the one counts whose path names most of what was asked about.
     named = [coverage(weights, c.around) * here for c, here in zip(found, below, strict=True)]
@@ -398,14 +391,13 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
     worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
     keys = {*_NUMBER.findall(question.text)}
-    by_key = [
-        _BY_KEY * (c.text.startswith("|") and not keys.isdisjoint(map(str.strip, c.text.split("|")))) for c in found
-    ]
+    by_key = [_BY_KEY * (c.text[:1] == "|" and not keys.isdisjoint(map(str.strip, c.text.split("|")))) for c in found]
     return np.array(scores, dtype=float), np.array(worth, dtype=float) + by_key
 
 
 def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Question) -> bool:
     """Tell whether a sentence has what its heading and the question are for; a page or a count is no duration."""
+    kinds = kinds & questions.asked_kinds(c.heading)
     return bool(fit and kinds) and (kinds != {"duration"} or question.satisfaction(c.text, kinds) == 1.0)
 
 
@@ -432,7 +424,7 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     """Tell which passages lack the code that was named: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
     # Shorter numbers tell no record from another.
-    codes = {term for term in weights if questions.has_digit(term) and len(bare(term)) >= 3}
+    codes = {term for term in weights if any(map(str.isdecimal, term)) and len(bare(term)) >= 3}
     # Several records may be asked about at once, and each stands in a passage of its own.
     has = {number: codes & own for number, own in terms.items()}
     most = max(map(len, has.values()), default=0)
@@ -646,13 +638,16 @@ def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
 
 
 def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Question, weights: Weights) -> set[int]:
-    picked, listing, ranked = set(chosen), questions.LISTING in question.kinds, sorted(chosen, key=lambda i: -scores[i])
+    picked, ranked = set(chosen), sorted(chosen, key=lambda i: -scores[i])
+    steps = patterns_of("asks")[questions.PROCEDURE].search(question.text)
     if questions.POLAR in question.kinds:  # what begins with yes or no in the section of the best
         beside = [j for j, c in enumerate(found) if c.place == found[ranked[0]].place]
         picked.update([j for j in beside if patterns_of("shows")[questions.POLAR].search(found[j].text)][:1])
     picked.update(_answer_behind(found, ranked[0], question))
     for at, i in enumerate(ranked):
-        items = _items_of(found, i) or (_items_beside(found, i) if listing and found[i].item else ())
+        items = _items_of(found, i) or (
+            _items_beside(found, i) if found[i].item and (steps or questions.LISTING in question.kinds) else ()
+        )
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):
             picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH, back=DEFAULT not in question.kinds))
@@ -740,7 +735,7 @@ def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
         titles[c.doc] = titles.get(c.doc, frozenset()) | c.around
     counts = Counter(term for terms in titles.values() for term in terms)
     few = [term for term, count in counts.items() if count <= max(1, len(titles) // 3)]
-    worth = {term: _NUMBER_IN_NAME if questions.has_digit(term) else 1.0 for term in few}
+    worth = {term: _NUMBER_IN_NAME if any(map(str.isdecimal, term)) else 1.0 for term in few}
     return {doc: {term: worth[term] for term in terms & worth.keys()} for doc, terms in titles.items()}
 
 

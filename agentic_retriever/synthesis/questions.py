@@ -26,6 +26,7 @@ Weights = Mapping[str, float]
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 WHICH: Final = "which"  # one thing among others, which a heading may name; no kind that a sentence shows
+PROCEDURE: Final = "procedure"  # how to do something, step by step; no kind that a sentence shows either
 POLAR: Final = "polar"  # yes or no
 REASON: Final = "reason"
 FREQUENCY: Final = "frequency"  # how often, in figures or words
@@ -103,11 +104,16 @@ def lacks_price(query: str, texts: Iterable[str]) -> bool:
 
 @lru_cache(1_000)
 def _counted(query: str) -> re.Pattern[str] | None:
-    """What says how many: "how many servers" wants "three servers", or "3 or more servers"."""
+    """What says how many: "how many servers" wants "three servers", or "3 or more servers", "how many metres" "3 m"."""
     asked = patterns_of("asks")["count"].search(query)
     noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
-    number = rf"(?:\d|{patterns_of('shows')['number'].pattern})[\s-]+(?:\w+\s+){{0,2}}?"
-    return re.compile(number + re.escape(noun[1][: -1 - len(noun[1]) // 7]), re.IGNORECASE) if noun else None
+    if not noun:
+        return None
+    units = [names for table in section("numbers").values() for names in table.get("units", {}).values()]
+    symbols = [re.escape(name) for names in units if noun[1].casefold() in names for name in names]
+    named = rf"[\s-]+(?:\w+\s+){{0,2}}?{re.escape(noun[1][: -1 - len(noun[1]) // 7])}"
+    by_symbol = rf"\s*(?:{'|'.join(symbols)})(?![^\W\d_])" if symbols else named
+    return re.compile(rf"(?:\d|{patterns_of('shows')['number'].pattern})(?:{named}|{by_symbol})", re.IGNORECASE)
 
 
 def _has(kind: str, body: str, query: str) -> float:
@@ -118,20 +124,22 @@ def _has(kind: str, body: str, query: str) -> float:
         unit, word = shown.search(body), patterns_of("shows")["number"].search(body)
         return 1.0 if kind == "duration" and unit and word else NUMBER_WORD if unit or word else 0.0
     if kind in _NAMED:
-        asked = query.casefold()
-        return 1.0 if any(match[0].casefold() not in asked for match in shown.finditer(body)) else 0.0
+        return 1.0 if any(match[0].casefold() not in query.casefold() for match in shown.finditer(body)) else 0.0
     return 1.0 if shown.search(body) else 0.0
 
 
 @lru_cache(1_000)
 def asked_kinds(query: str) -> frozenset[str]:
-    return frozenset(kind for kind, pattern in patterns_of("asks").items() if kind != WHICH and pattern.search(query))
+    return frozenset(
+        kind
+        for kind, pattern in patterns_of("asks").items()
+        if kind not in {WHICH, PROCEDURE} and pattern.search(query)
+    )
 
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     asked = patterns_of("asks")["count"].sub(" ", without_asking(query))
-    terms = tokenizer.telling_tokens(asked) or tokenizer.telling_tokens(query)
-    return tuple(dict.fromkeys(terms))
+    return tuple(dict.fromkeys(tokenizer.telling_tokens(asked) or tokenizer.telling_tokens(query)))
 
 
 def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Question, ...]:
@@ -151,11 +159,7 @@ def _without_parts(found: Mapping[str, int]) -> dict[str, int]:
     kept = dict(found)
     for whole in found:
         parts = [term for term in found if term != whole and term in whole]
-        if parts and has_digit(whole):
+        if parts and any(map(str.isdecimal, whole)):
             for term in parts if found[whole] else [whole]:
                 kept.pop(term, None)
     return kept
-
-
-def has_digit(term: str) -> bool:
-    return any(map(str.isdecimal, term))

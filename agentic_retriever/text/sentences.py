@@ -36,6 +36,9 @@ _DOTTED_MONTHS: Final = frozenset(
     for names in table["months"].values()
     for name in names
 )
+_ORDINALS: Final = rf"\b(?:{'|'.join(listed('sentences', 'ordinals'))})"  # "am 7. Tag"
+_ORDINAL_RE: Final = re.compile(rf"{_ORDINALS}\s[0-9]{{1,2}}$", re.IGNORECASE)
+_BELOW_RE: Final = re.compile(rf"(?:[^.:!?;\s]\n\d{{1,3}}(?:\.\d{{3}})+|{_ORDINALS}\n\d{{1,2}}\.)\s", re.IGNORECASE)
 _STARTERS: Final = frozenset(chain.from_iterable(section("stopwords").values()))
 
 # Where to cut a sentence that punctuation does not end: Thai and Lao write a space instead; others are too long.
@@ -134,8 +137,15 @@ def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
         yield start, end, _ALONE_RE.match(previous) is not None
 
 
+def goes_on_with_number(previous: str, line: str) -> bool:
+    """Tell "2.500 € a year" and "7. Tag", with which the line before goes on, from an item or section."""
+    return _BELOW_RE.search(f"{previous.rstrip()}\n{line.lstrip()}", len(previous) - 10) is not None
+
+
 def _breaks(previous: str, line: str, content: str) -> bool:
-    if _ALONE_RE.match(previous) or _ALONE_RE.match(content) or _ITEM_RE.match(line) or _SECTION_RE.match(line):
+    if _ALONE_RE.match(previous) or _ALONE_RE.match(content):
+        return True
+    if (_ITEM_RE.match(line) or _SECTION_RE.match(line)) and not goes_on_with_number(previous, line):
         return True
     if script_of(previous[-1]) in _ENDS_BY_LINE:
         return True
@@ -218,6 +228,8 @@ def _full_stop_ends(text: str, stop: int, first: int, ahead: dict[str, str]) -> 
     before = text[max(first, stop - _MAX_BEFORE) : stop]
     if before and _SPACED_RE.match(before[-1]):
         return _THAI_WORD_RE.search(before) is not None
+    if _ORDINAL_RE.search(before) and ahead["word"].casefold() not in _STARTERS:
+        return False
     found = _BEFORE_RE.search(before)
     return found is None or _word_ends(found[0], ahead)
 

@@ -331,6 +331,8 @@ def test_text_that_goes_on_beyond_its_cell_is_not_glued_to_that_of_the_next(read
         (["The regu-", "lation applies."], "The regulation applies."),
         (["A well-known thing is a well-", "known one."], "A well-known thing is a well-known one."),
         (["It begins in 2019-", "2020 and ends."], "It begins in 2019-2020 and ends."),
+        (["Alle Alten-", "und Kindersitze."], "Alle Alten- und Kindersitze."),
+        (["Ein Drag-", "and-Drop, der thous-", "and thousand mal."], "Ein Drag-and-Drop, der thousand thousand mal."),
     ],
 )
 def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):
@@ -338,6 +340,38 @@ def test_a_hyphen_goes_only_where_a_word_was_broken(read_one, lines, text):
     paper.add_page()
     paper.line("\n".join(lines))
     assert read_one("a.pdf", paper.data).text == text
+
+
+@pytest.mark.parametrize("below", ["2.500 € im Jahr.", "7. Tag vor der Wahl."])
+def test_a_number_with_which_a_sentence_goes_on_opens_no_item(read_one, below):
+    paper = Paper()
+    paper.add_page()
+    above = f"Die Hilfe {'der Gemeinde an Vereine ' * 3}beträgt am"
+    paper.line(f"{above}\n{below}".replace("€", "Euro"))
+    assert read_one("a.pdf", paper.data).text == f"{above} {below}".replace("€", "Euro")
+
+
+def test_the_large_number_of_a_step_makes_it_no_heading(read_one):
+    paper = Paper()
+    paper.add_page()
+    for number, y in ((1, 40), (2, 60)):
+        paper.set_font("Helvetica", size=20)
+        paper.text(20, y, str(number))
+        paper.set_font("Helvetica", size=10)
+        paper.text(26, y, "Let the curd drain in a fine sieve for a good while and keep it in the")
+        paper.text(26, y + 4.5, "fridge for 4 hours.")
+    step = "Let the curd drain in a fine sieve for a good while and keep it in the fridge for 4 hours."
+    assert read_one("a.pdf", paper.data).text == f"1 {step}\n\n2 {step}"
+
+
+def test_text_in_a_box_is_no_table(read_one):
+    paper = Paper()
+    paper.add_page()
+    for at in range(5):
+        paper.rect(10, 40 + 5 * at, 4, 5)
+        paper.rect(14, 40 + 5 * at, 180, 5)
+        paper.text(15, 43.5 + 5 * at, f"Users are responsible for the security of data number {at} and of all that is")
+    assert "|" not in read_one("a.pdf", paper.data).text
 
 
 def test_an_accent_that_is_drawn_over_its_letter_belongs_to_it(read_one):

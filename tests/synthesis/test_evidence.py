@@ -1,11 +1,9 @@
-import importlib.util
 import json
 import math
 import random
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import fit_confidence as script
 import numpy as np
 import pytest
 from answer_nodes import extract, make_node
@@ -19,10 +17,10 @@ from agentic_retriever.synthesis import (
     Evidence,
     assemble,
 )
-from agentic_retriever.synthesis.evidence import SIGNS, default_models, figures_of, supported_share
+from agentic_retriever.synthesis.evidence import default_models, figures_of, supported_share
 from agentic_retriever.synthesis.questions import lacks_price
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
+SIGNS = script.SIGNS
 GOOD = {name: 1.0 if sign > 0 else 0.0 for name, sign in SIGNS.items()} | {"beyond": 4.0}
 BAD = {name: 0.0 if sign > 0 else 1.0 for name, sign in SIGNS.items()} | {"beyond": -1.0}
 FIGURES = st.fixed_dictionaries({}, optional=dict.fromkeys(SIGNS, st.none() | st.floats()))
@@ -143,25 +141,18 @@ def test_any_numbers_give_a_score_in_range(figures, support):
         assert 0.0 <= supported_share(model.probability(figures), support) <= 1.0
 
 
-@given(st.fixed_dictionaries(dict.fromkeys(SIGNS, st.floats(-9, 9))), st.sampled_from(sorted(SIGNS)), st.floats(0, 9))
+@given(
+    st.fixed_dictionaries(dict.fromkeys(SIGNS, st.floats(-9, 9))),
+    st.sampled_from(sorted(SIGNS)),
+    st.floats(0, 9),
+)
 def test_better_evidence_never_lowers_it(figures, name, more):
     better = {**figures, name: figures[name] + SIGNS[name] * more}
     for model in (default_models().answered, default_models().right):
         assert model.probability(better) >= model.probability(figures) - 1e-9
 
 
-@pytest.fixture(scope="module")
-def script():
-    """The script that fits the packaged weights."""
-    spec = importlib.util.spec_from_file_location("fit_confidence", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look there for their types
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def _rows(script, count=400):
+def _rows(count=400):
     """Answers that are right with a probability that the best passage and nearness decide."""
     rng = random.Random(5)
     rows = []
@@ -174,8 +165,8 @@ def _rows(script, count=400):
     return rows
 
 
-def test_a_fit_is_calibrated_and_finds_what_matters(script):
-    rows = _rows(script)
+def test_a_fit_is_calibrated_and_finds_what_matters():
+    rows = _rows()
     model = script.fit_confidence(rows)
     given = [model.probability(row.figures) for row in rows]
     assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
@@ -184,8 +175,8 @@ def test_a_fit_is_calibrated_and_finds_what_matters(script):
     assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
 
 
-def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
-    rows = _rows(script, 60)
+def test_a_fit_is_the_same_every_time_and_needs_both_kinds():
+    rows = _rows(60)
     assert script.fit_confidence(rows) == script.fit_confidence(rows)
     with pytest.raises(ValueError, match="right and wrong"):
         script.fit_confidence([row for row in rows if row.right])
@@ -193,19 +184,19 @@ def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
         script.fit_confidence([])
 
 
-def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
-    turned = [(row, {"reachable": 1 - row.figures["reachable"], "absent": 0.0}) for row in _rows(script)]
+def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign():
+    turned = [(row, {"reachable": 1 - row.figures["reachable"], "absent": 0.0}) for row in _rows()]
     rows = [replace(row, figures={**row.figures, **wrong}) for row, wrong in turned]
     assert script.fit_confidence(rows).weights["reachable"] == 0.0
 
 
-def test_what_is_not_known_counts_as_in_right_answers_where_that_is_asked_for(script):
-    rows = _rows(script)
+def test_what_is_not_known_counts_as_in_right_answers_where_that_is_asked_for():
+    rows = _rows()
     means = script.fit_confidence(rows).neutral, script.fit_confidence(rows, generous=True).neutral
     assert means[0]["reachable"] < means[1]["reachable"]
 
 
-def test_thresholds_keep_to_what_may_be_declined_and_what_is_called_high(script):
+def test_thresholds_keep_to_what_may_be_declined_and_what_is_called_high():
     rng, rows = random.Random(4), []
     for at in range(400):
         answerable = at % 2 == 0

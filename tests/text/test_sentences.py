@@ -30,6 +30,7 @@ def texts(source: str) -> list[str]:
     ["El Sr. Gil vive en EE. UU. desde 1999.", "Según el Art. 5, p. ej. Madrid, no procede.", "¿Seguro?", "¡Sí!"],
     ["Véase el apdo. 6.2.1.", "La Dra. Ruiz, de Autos S.A. en Vigo, firmó.", "Fin."],
     ["Am 3. Oktober 1990 war es z. B. schön.", "Siehe Nr. 5, Abs. 2.", "Ende."],
+    ["Bis zum 7. Tag im 1. Semester gilt das.", "Er kam am 7.", "Dann ging er.", "Das sind 12.", "Tage zählen nicht."],
     ["M. Dupont arrive à 8 h.", "« Bonjour ! »", "Il part."],
     ["Он родился в г. Москве, т. е. в столице.", "Это стр. 5.", "Да!"],
     ["Ήρθες;", "Ναι, ήρθα.", "Καλά."], ["今天天气很好。", "我们去公园吧！", "好吗？"],
@@ -48,6 +49,15 @@ def test_sentences(sentences: list[str]) -> None:
 @pytest.mark.parametrize("source", ["今天。明天！后天？", "あ。い！う？", "एक।दो।", "ក។ខ។", "က။ခ။"])
 def test_marks_that_need_no_space(source: str) -> None:
     assert len(texts(source)) == len([char for char in source if char in "。！？।។။"])
+
+
+@pytest.mark.parametrize(("above", "below", "count"), [
+    ("Gefördert wird ein Verein im Jahr mit bis zu höchstens", "2.500 € auf Antrag.", 1),
+    ("Alle Anträge auf Briefwahl stellt man bis zum", "7. Tag vor der Wahl.", 1),
+    ("Anträge auf Briefwahl stellt man in Ruhe", "7. Tag der Wahl", 2), ("So wird ein Verein gefördert:", "2.500 €", 2),
+])  # fmt: skip
+def test_a_number_with_which_a_line_goes_on_opens_no_item(above: str, below: str, count: int) -> None:
+    assert len(texts(f"{above}\n{below}")) == count
 
 
 def test_thai_and_lao_are_cut_at_clauses_and_lines() -> None:
