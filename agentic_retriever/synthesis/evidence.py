@@ -172,7 +172,8 @@ def _has_strange_name(query: str, profile: IndexProfile, expanded: Sequence[str]
     names = _named(query).difference(" ".join(expanded).casefold().split())
     terms = map(Tokenizer(profile.language).tokens, filter(str.isalpha, names))
     known = profile.document_frequency.keys()
-    return _knows_all_words(profile) and any(found and known.isdisjoint(found) for found in terms)
+    tells = _knows_all_words(profile) and detect_language(query) not in _CAPITAL_NOUNS
+    return tells and any(found and known.isdisjoint(found) for found in terms)
 
 
 def _knows_all_words(profile: IndexProfile) -> bool:
@@ -182,9 +183,8 @@ def _knows_all_words(profile: IndexProfile) -> bool:
 def _named(query: str) -> set[str]:
     words = _WORDS.findall(query)
     capital = [word for word in words[1:] if word[0].isupper()]
-    if len(capital) > _CAPITALS * len(words) or detect_language(query) in _CAPITAL_NOUNS:
-        capital = [word for word in capital if word.isupper()]
-    return {name.casefold() for name in [*capital, *(word for word in words if any(map(str.isdecimal, word)))]}
+    names = capital if len(capital) <= _CAPITALS * len(words) else [word for word in capital if word.isupper()]
+    return {name.casefold() for name in [*names, *(word for word in words if any(map(str.isdecimal, word)))]}
 
 
 def _is_row_of(query: str, row: str) -> bool:

@@ -645,9 +645,9 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int], question: Qu
         picked.update([j for j in beside if patterns_of("shows")[questions.POLAR].search(found[j].text)][:1])
     picked.update(_answer_behind(found, ranked[0], question))
     for at, i in enumerate(ranked):
-        items = _items_of(found, i) or (
-            _items_beside(found, i) if found[i].item and (steps or questions.LISTING in question.kinds) else ()
-        )
+        items: Collection[int] = _items_of(found, i)
+        if not items and found[i].item and (steps or questions.LISTING in question.kinds):
+            items = _items_beside(found, i, whole=steps is not None)
         picked.update(items, _leant_on(found, i))
         if not items and not _says_all(found[i], question, weights):
             picked.update(_widened(found, scores, i, _WIDTH if at else _BEST_WIDTH, back=DEFAULT not in question.kinds))
@@ -700,11 +700,12 @@ def _leant_on(found: Found, i: int) -> list[int]:
     return before
 
 
-def _items_beside(found: Found, i: int) -> list[int]:
-    """The list that an item is of, where something announces it and it is short."""
+def _items_beside(found: Found, i: int, *, whole: bool) -> Collection[int]:
+    """The short list that an item is of, where something announces it; whole, or what its items begin with."""
     own = found[i].passage, found[i].head
-    beside = [j for j, c in enumerate(found) if (c.passage, c.head) == own and c.head and c.item]
-    return beside if sum(found[j].width for j in beside) <= _MAX_LIST_CHARS else []
+    beside: Collection[int] = [j for j, c in enumerate(found) if (c.passage, c.head) == own and c.head and c.item]
+    beside = range(min(beside), max(beside) + 1) if whole and beside else beside
+    return beside if sum(found[j].width for j in beside) <= _MAX_LIST_CHARS else ()
 
 
 def _widened(found: Found, scores: Scores, i: int, width: int, *, back: bool) -> list[int]:

@@ -253,8 +253,8 @@ def test_how_many_of_a_unit_is_answered_by_its_symbol_and_how_to_do_something_by
     text = "The climb takes 4 days.\n\nThe climb: 1890 m."
     found = extract("How many metres is the climb?", [make_node(text, start=0)], max_sentences=1)
     assert found.citations[0].quote.endswith("The climb: 1890 m.")
-    hold = "Press the button until its light goes from blue to pink, " + "and hold on, " * 8 + "for three seconds."
-    steps = f"- {hold}\n- Join the hotspot of the clock.\n- Open its page and save."
+    hold = "Press the button until its light goes from blue to pink, " + "and hold on, " * 8 + "so that it blinks."
+    steps = f"- {hold} It takes three seconds.\n- Join the hotspot of the clock.\n- Open its page and save."
     nodes = [make_node(f"To switch Wi-Fi, follow these steps:\n\n{steps}", start=0)]
     asked = (f"{way} join the hotspot of the clock?" for way in ("How can I", "Can I"))
     assert ["three seconds" in extract(one, nodes, max_sentences=1).text for one in asked] == [True, False]
