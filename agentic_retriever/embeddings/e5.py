@@ -119,11 +119,10 @@ class _Rows(NamedTuple):
 
 
 class _Encoder:
-    """Writes the graph layer by layer, over rows of which the two ends of a window, <s> and </s>, come first.
+    """Writes the graph layer by layer, over rows of which the two ends of a window, <s> and </s>, come first."""
 
-    A product in 8 bits takes all rows with one scale, of which the ends would take the whole range: so it is made of
-    their difference from a sample text. One channel of the wide layer is multiplied apart.
-    """
+    # A product in 8 bits takes all rows with one scale, of which the ends would take the whole range: so it is made of
+    # their difference from a sample text. One channel of the wide layer is multiplied apart.
 
     def __init__(self, weights: Weights, sample: Matrix) -> None:
         self._weights = weights

@@ -9,9 +9,7 @@ from typing import Literal, NamedTuple
 from agentic_retriever.text.language_files import packaged_json
 
 # Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts.
-#
-# A line is judged with its neighbours only. What needs the whole document (is the numbering monotone? is this a table
-# of contents?) is settled afterwards, in settle().
+# A line is judged with its neighbours only. What needs the whole document is settled afterwards, in settle().
 
 Origin = Literal["markdown", "legal", "numbered", "single"]
 

@@ -129,8 +129,7 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 #
 # A question's best cosine is compared with the cosines between unrelated nodes of the index, with what the best of that
 # many nodes would reach by chance, and with the best score by words. Far above, the dense side has found something, and
-# gets more weight; where the words have found much, they get more. The constants of the default were chosen on public
-# collections, each judged by constants chosen on the others, and one long document; docs/training.md has the table.
+# gets more weight; where the words have found much, they get more. docs/training.md says how its constants were chosen.
 
 FUSION_FILE: Final = "fusion.json"
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little

@@ -78,9 +78,8 @@ def _key(text: str) -> str:
 
 
 # How each language joins what a question asks for: the section ``clauses`` of its file. Every entry is a regular
-# expression without capitals and, in Latin script, without accents (save in ``asks`` and ``relatives``, where accents
-# tell a question word from others); it must take linear time, so repetitions of more than one character are bounded.
-# In scripts without spaces between words an entry is found anywhere.
+# expression of linear time without capitals and, in Latin script, without accents (save in ``asks`` and ``relatives``,
+# where accents tell a question word from others). In scripts without spaces an entry is found anywhere.
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,7 @@ _Terms = Mapping[str, Sequence[str]]
 
 
 # Whether a question is about anything in an index, before retrieval: a note beside the choice, which declines nothing.
-#
-# A logistic model over relevance, contrast, coverage and absent names. What these are, what else was tried, and on what
-# the weights were chosen and checked, is in ``docs/routing.md``.
+# A logistic model over relevance, contrast, coverage and absent names; ``docs/routing.md`` says what these are.
 
 DEFAULT_ABSTAIN_BELOW: Final = 0.15  # probability that a question is about an index, below which stage one abstains
 MIN_NODES: Final = 32  # indexes of fewer nodes are too little known to say what they are not about

@@ -217,9 +217,8 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 # Cues of questions that ask about something that must be found first.
 #
-# "When was the director of Solaris born?" describes things instead of naming them, as such questions do (multi-hop;
-# Yang et al., HotpotQA, EMNLP 2018), joins clauses, compares, or names several things. Each trait adds a small weight:
-# those of wording stand in the language files, those of writing (names, quotations) here.
+# "When was the director of Solaris born?" describes things instead of naming them (multi-hop; Yang et al., HotpotQA,
+# EMNLP 2018). Each trait adds a small weight: those of wording stand in the language files, those of writing here.
 
 SECOND_NAME: Final = 0.17
 THIRD_NAME: Final = 0.07

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from agentic_retriever.indices.profile import MAX_TERMS, IndexProfile
 from agentic_retriever.schema import Citation, Record, examined, frozen
 from agentic_retriever.synthesis.context import ContextPassage, Evidence
-from agentic_retriever.synthesis.questions import lacks_price
+from agentic_retriever.synthesis.questions import lacks_measure
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.language_files import packaged_json
 from agentic_retriever.text.tokens import absent, identifiers, kind_of, without_asking, without_requests
@@ -156,7 +156,7 @@ def _by_names(
     strange = strange or not all(any(code in text for text in texts) for code in written)
     return {
         "absent_names": math.log1p(len(missing)),
-        "absent_codes": float(bool(codes) or strange) + of_a_series + 2 * lacks_price(query, texts),
+        "absent_codes": float(bool(codes) or strange) + of_a_series + 2 * lacks_measure(query, texts, foreign=foreign),
     }
 
 

@@ -1,15 +1,14 @@
 """A question as it is matched against text: its terms and how much each tells, and the kind of answer it asks for.
 
-The section ``answers`` of each language says what a question asks for and what shows that a sentence has it: ``asks``
-and ``shows`` hold regular expressions by kind, ``joints`` those between the parts of a question, ``leans`` those with
-which a sentence begins that leans on the one before it. All languages are tried on every text.
+In the section ``answers`` of each language ``asks`` and ``shows`` hold patterns by kind, ``joints`` those between parts
+of a question, ``leans`` those with which a sentence begins that leans on the one before. All are tried on every text.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -97,23 +96,33 @@ def coverage(weights: Weights, terms: Collection[str]) -> float:
     return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
 
 
-def lacks_price(query: str, texts: Iterable[str]) -> bool:
-    """Tell whether a price is asked for and no text has one."""
-    return "price" in asked_kinds(query) and not any(map(patterns_of("shows")["price"].search, texts))
+def lacks_measure(query: str, texts: Sequence[str], *, foreign: bool) -> bool:
+    """Tell whether a price, or so many of a unit, is asked for and no text has one; units of its language alone."""
+    wanted = [patterns_of("shows")["price"]] if "price" in asked_kinds(query) else []
+    if not foreign and (names := _counted_noun(query)[1]):
+        word = "|".join(re.escape(name) for name in names if len(name) > 1)  # in the head of a table, and in "gigatons"
+        symbol = "|".join(map(re.escape, names))
+        wanted.append(re.compile(rf"(?:\d\s*(?:{symbol})|{word})(?![^\W\d_])", re.IGNORECASE))
+    return not all(any(map(pattern.search, texts)) for pattern in wanted)
+
+
+@lru_cache(1_000)
+def _counted_noun(query: str) -> tuple[str, tuple[str, ...]]:
+    """What "how many" asks for, and the names and symbols of the unit that it is: "metres", and "m", "metre", ..."""
+    asked = patterns_of("asks")["count"].search(query)
+    noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
+    units = [names for table in section("numbers").values() for names in table.get("units", {}).values()]
+    return (noun[1], tuple(n for names in units if noun[1].casefold() in names for n in names)) if noun else ("", ())
 
 
 @lru_cache(1_000)
 def _counted(query: str) -> re.Pattern[str] | None:
     """What says how many: "how many servers" wants "three servers", or "3 or more servers", "how many metres" "3 m"."""
-    asked = patterns_of("asks")["count"].search(query)
-    noun = asked and re.compile(r"\s+([^\W\d_]{4,})").match(query, asked.end())
-    if not noun:
-        return None
-    units = [names for table in section("numbers").values() for names in table.get("units", {}).values()]
-    symbols = [re.escape(name) for names in units if noun[1].casefold() in names for name in names]
-    named = rf"[\s-]+(?:\w+\s+){{0,2}}?{re.escape(noun[1][: -1 - len(noun[1]) // 7])}"
-    by_symbol = rf"\s*(?:{'|'.join(symbols)})(?![^\W\d_])" if symbols else named
-    return re.compile(rf"(?:\d|{patterns_of('shows')['number'].pattern})(?:{named}|{by_symbol})", re.IGNORECASE)
+    noun, units = _counted_noun(query)
+    named = rf"[\s-]+(?:\w+\s+){{0,2}}?{re.escape(noun[: -1 - len(noun) // 7])}"
+    symbol = rf"|\s*(?:{'|'.join(map(re.escape, units))})(?![^\W\d_])" if units else ""
+    number = rf"(?:\d|{patterns_of('shows')['number'].pattern})"
+    return re.compile(rf"{number}(?:{named}{symbol})", re.IGNORECASE) if noun else None
 
 
 def _has(kind: str, body: str, query: str) -> float:

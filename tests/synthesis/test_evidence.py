@@ -18,7 +18,7 @@ from agentic_retriever.synthesis import (
     assemble,
 )
 from agentic_retriever.synthesis.evidence import default_models, figures_of, supported_share
-from agentic_retriever.synthesis.questions import lacks_price
+from agentic_retriever.synthesis.questions import lacks_measure
 
 SIGNS = script.SIGNS
 GOOD = {name: 1.0 if sign > 0 else 0.0 for name, sign in SIGNS.items()} | {"beyond": 4.0}
@@ -61,11 +61,26 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
 def test_names_prices_and_numbers_of_a_series_that_are_nowhere_speak_against_an_answer(nearness, query, least):
     known, forms = nearness(3.0), [ProfiledNode(f"n{n}", f"NS-{n}", {}) for n in (1, 2, 3)]
     known = replace(known, profile=replace(known.profile, identifiers=collect_identifiers(forms)))
-    for text, found in (("is set by the board", least), ("is 9 dollars", 0 if lacks_price(query, []) else least)):
+    for text, found in (
+        ("is set by the board", least),
+        ("is 9 dollars", 0 if lacks_measure(query, [], foreign=False) else least),
+    ):
         nodes = [make_node(f"The daily meal allowance {text}.", start=0)]
         assert figures(query, nodes, known)["absent_codes"] == found
     spelt_out = replace(known, expanded=("City of Gdansk",))
     assert "Gdansk" not in query or figures(query, nodes, spelt_out)["absent_codes"] == 0
+
+
+@pytest.mark.parametrize(("query", "text", "found"), [
+    ("How many hours does the lamp of a bicycle shine?", "The lamp of a bicycle shines long.", 2),
+    ("How many hours does the lamp of a bicycle shine?", "The lamp of a bicycle shines for 3 h.", 0),
+    ("How many hours does the lamp of a bicycle shine?", "| Lamp of a bicycle | hours |\n|---|---|\n| A | 3 |", 0),
+    ("How many hours does the lamp of a bicycle shine?", "Die Lampe eines Fahrrads leuchtet und ist nicht schwer.", 0),
+    ("How many lamps does a bicycle have?", "The lamp of a bicycle shines long.", 0),
+    ("Wie viel Euro kostet die Lampe?", "Die Lampe eines Fahrrads kostet nicht viel Geld.", 2),
+])  # fmt: skip
+def test_a_unit_that_is_asked_for_and_that_no_passage_has_speaks_against_an_answer(query, text, found):
+    assert figures(query, [make_node(text, start=0)])["absent_codes"] == found
 
 
 def test_words_of_another_language_count_only_where_no_vector_tells_more(handbook, nearness):

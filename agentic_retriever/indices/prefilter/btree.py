@@ -124,8 +124,7 @@ class InvertedIndex:
 # the bound lies, and the leaf adds the entries that are left. This is the range-encoded bitmap index (Chan and
 # Ioannidis 1998, "Bitmap Index Design and Evaluation") laid over a B+-tree (Comer 1979, "The Ubiquitous B-Tree"), so
 # that keys can be inserted and deleted, and a field of a million different values needs no bitmap for each. All entries
-# of one key stand in one leaf, so the position of a key in a node decides for whole children. A changed node is a new
-# node.
+# of one key stand in one leaf, so the position of a key in a node decides for whole children.
 
 Key: TypeAlias = Any  # of the tree's type: int, float, or anything that compares with the other keys
 Keys: TypeAlias = npt.NDArray[Any]
