@@ -165,7 +165,6 @@ def announce(connection: sa.Connection) -> None:
 
 
 # Claims, which end by themselves when their worker does.
-#
 # Time is that of the database where it is a server, so that machines agree on it. A clock that jumps forward ends
 # claims early: whoever lost one notices when it renews it, or before it writes. One that jumps back would make claims
 # last; a claim that ends later than any could is taken as ended.

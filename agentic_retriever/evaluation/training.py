@@ -261,7 +261,6 @@ def _contestant(
 
 
 # Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
-#
 # Questions made of the documents' own words are of no use here: docs/training.md has what they cost.
 
 Array = npt.NDArray[np.float64]

@@ -408,7 +408,6 @@ def _words(parts: list[str], unit: str | None) -> tuple[str, ...]:
 
 
 # --- what a question may say: one pass that finds values, names of fields and cues ------------------------------------
-#
 # The automaton is that of A. V. Aho and M. J. Corasick, "Efficient String Matching: An Aid to Bibliographic Search",
 # Communications of the ACM 18(6), 1975: its time grows with the question and with what is found, not with the number
 # of values.

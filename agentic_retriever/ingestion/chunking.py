@@ -461,7 +461,6 @@ def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 # Token counts and token-sized cuts, offline and the same on every machine.
-#
 # The cl100k_base encoding, from the rank file in llama-index-core's wheel. Its own get_tokenizer writes a global and
 # returns whatever another part of the program has set, which would make node ids depend on the host application.
 

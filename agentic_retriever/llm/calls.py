@@ -318,7 +318,6 @@ def _count(raw: object, name: str) -> int:
 
 
 # One call to a provider, whole or word by word: through threads, under one total deadline, leaving nothing behind.
-#
 # A provider's client limits each read and knows no total time. The hooks made here give each request what its call has
 # left, and keep hold of its connection, so that a call that was given up ends at once, with its thread and socket.
 

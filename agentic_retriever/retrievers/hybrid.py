@@ -126,7 +126,6 @@ def unit_scores(entries: base.Ranking) -> dict[str, float]:
 
 
 # How much hybrid search trusts its dense side: evenly, by question, or as fitted on judged questions of an index.
-#
 # A question's best cosine is compared with the cosines between unrelated nodes of the index, with what the best of that
 # many nodes would reach by chance, and with the best score by words. Far above, the dense side has found something, and
 # gets more weight; where the words have found much, they get more. docs/training.md says how its constants were chosen.

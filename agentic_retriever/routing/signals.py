@@ -216,7 +216,6 @@ def softmax(logits: Sequence[float]) -> list[float]:
 
 
 # Cues of questions that ask about something that must be found first.
-#
 # "When was the director of Solaris born?" describes things instead of naming them (multi-hop; Yang et al., HotpotQA,
 # EMNLP 2018). Each trait adds a small weight: those of wording stand in the language files, those of writing here.
 

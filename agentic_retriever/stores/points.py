@@ -221,10 +221,8 @@ def _to_unit(rows: list[Any], names: Iterable[str]) -> npt.NDArray[np.float32]:
 
 
 # Metadata filters as conditions of Qdrant, and which metadata field gets which payload index.
-#
 # What the engine is told always lets through every node that the evaluator of :mod:`agentic_retriever.filters` accepts.
 # Where it lets through exactly those the translation is *exact*; elsewhere the evaluator sorts out the rest.
-#
 # A kind of index is never wrong for what it answers, but an index of numbers or of dates answers *only* for these: on a
 # field that holds both, the engine would overlook the rest. So filters are translated with the kinds at hand.
 

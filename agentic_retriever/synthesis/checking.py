@@ -17,7 +17,6 @@ from agentic_retriever.text.numbers import BUDDHIST, Date, Number, agrees, has_p
 from agentic_retriever.text.scripts import character_class
 
 # --- whether passages support a sentence, decided by rules without a model ------------------------------------------
-#
 # A sentence is supported when it is verbatim in a passage, or when its words are near enough to a few segments of the
 # cited passages and nothing of what can be compared exactly speaks against it: its numbers, dates and names are there,
 # it is not negated where the source is not, and no part of it is missing from the source altogether.

@@ -19,7 +19,6 @@ from agentic_retriever.text.numbers import find_dates, find_numbers, loose_value
 from agentic_retriever.text.scripts import lowered
 
 # --- what is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence ---
-#
 # A segment is a sentence, or a part of one that is too long to read.
 
 MAX_SEGMENT_CHARS: Final = 500
@@ -148,7 +147,6 @@ def _is_near(segment: Facts, others: Sequence[Facts]) -> bool:
 
 
 # --- whether two sentences say the opposite: one is negated where the other is not, or one has the other's antonym ---
-#
 # The rules are the section ``polarity`` of each language. A sentence is turned round by a negation or by an antonym; by
 # both at once it says the same again ("not below 10" and "at least 10").
 

@@ -443,7 +443,6 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 
 
 # --- what the words say, with the cosines of the likeliest sentences and the passage that each stands in -------------
-#
 # The weights are fitted: softmax over the sentences of each question (half of the sample and of XQuAD in English and
 # Spanish, all of a long FAQ document), by the likelihood of those that answer. Those of place and passage are chosen by
 # how many answers cite the right place (FAQs in English, French, Italian and Dutch) or have it (XQuAD, the sample).

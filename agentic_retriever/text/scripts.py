@@ -108,7 +108,6 @@ def dominant_script(text: str) -> Script:
 
 
 # The language of a text: by its script where that is enough, by a classifier where it is not.
-#
 # The classifier is langid's naive Bayes over byte n-grams (M. Lui and T. Baldwin, "langid.py: An Off-the-shelf Language
 # Identification Tool", ACL 2012). Its ranking is weighed with how common a language is and with the stop words seen,
 # because questions are short and full of names.

@@ -33,7 +33,6 @@ from agentic_retriever.text.scripts import (
 )
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
-#
 # Stems are those of Snowball (M. F. Porter, "Snowball: a language for stemming algorithms", 2001). Accents are taken
 # off on both sides, so that a query typed without them finds the word written with them.
 
@@ -359,7 +358,6 @@ def count_overlap(query_tokens: Iterable[str], text_tokens: Iterable[str]) -> fl
 
 
 # Names with numbers in them that stand for one thing: codes, and numbered things such as articles and deeds.
-#
 # A question for ``NS-7`` or ``article 57`` that is asked of an index with many identifiers of that kind, but not this
 # one, asks for something that is not there.
 

@@ -75,7 +75,6 @@ def _fields(matches: Iterable[fields.Match]) -> frozenset[str]:
 
 
 # --- values: which of those that stand in a question are meant, and how sure that is ---------------------------------
-#
 # A value is surest where its field is named beside it. Numbers alone, single letters, roman numerals, stop words and
 # the free subject words of a topical field count only there (or, for the last, in quotation marks): ``text`` or
 # ``1960`` in a question is rarely a value. The longest match wins, so ``น.ส.3ก`` is never taken for ``น.ส.3``. A
@@ -298,7 +297,6 @@ def _by_words() -> re.Pattern[str]:
 
 
 # --- letters: a question as a string, one letter for each thing in it, over which patterns of restrictions run --------
-#
 # The letters are those of the lexicon; beside them ``V`` is a value, ``F`` the name of a field, ``N`` a number, ``4``
 # a number of four digits that may be a year, ``Z`` a decade, ``Q`` an amount with a unit, ``D`` a date, ``m`` a month
 # of a year, ``W`` any other word, ``,`` a comma and ``.`` the end of a sentence. Every repetition in the patterns

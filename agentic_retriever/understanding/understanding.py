@@ -172,7 +172,6 @@ def _surest(said: Sequence[_Said]) -> list[_Said]:
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
-#
 # Values of one field are joined to "one of" wherever they stand, also behind ``and``: a question for "deeds in Chiang
 # Mai and Lamphun" wants either. ``X or Y`` with values of different fields becomes one restriction that either
 # satisfies. A value whose words belong to several fields counts for any of them. ``not`` and its like turn them round.
@@ -316,7 +315,6 @@ def _fields_around(stream: Stream, first: int, behind: int) -> tuple[str, ...]:
 
 
 # --- quantities: ``5 to 10 rai``, ``más de 100 m2``, ``ไม่เกิน 3 ไร่`` ------------------------------------------------
-#
 # The unit decides which field is meant, or its name beside the number where several have that unit or the number has
 # none. A number without unit and name makes no clause.
 
@@ -402,7 +400,6 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
 
 
 # --- years and dates: ``since 2019``, ``de 2021``, ``หลังปี 2560``, ``in the 1960s``, ``5 May 2021`` ------------------
-#
 # A year counts when a word says that it is one, or a preposition or a value stands beside it and it is near those of
 # the field, which also tell Buddhist from common years: where it holds 2530 to 2567, 2017 is read as 2560.
 

@@ -119,7 +119,6 @@ class InvertedIndex:
 
 
 # A B+-tree from keys to rows whose inner nodes know the rows below them, for ranges of any width.
-#
 # A range is answered along one path: each inner node on it adds one bitmap, that of all children before the one where
 # the bound lies, and the leaf adds the entries that are left. This is the range-encoded bitmap index (Chan and
 # Ioannidis 1998, "Bitmap Index Design and Evaluation") laid over a B+-tree (Comer 1979, "The Ubiquitous B-Tree"), so
