@@ -427,11 +427,19 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     codes = {term for term in weights if any(map(str.isdecimal, term)) and len(bare(term)) >= 3}
     # Several records may be asked about at once, and each stands in a passage of its own.
     has = {number: codes & own for number, own in terms.items()}
-    most = max(map(len, has.values()), default=0)
     counts = Counter(code for own in has.values() for code in own)
     # A code that hardly any other passage has tells one record from the others.
     rare = {code for code, count in counts.items() if len(bare(code)) >= 4 and count <= max(2, len(terms) // 4)}
-    return {n: 1.0 if len(own) == most or rare & own else _BY_WRONG_CODE for n, own in has.items()}
+    # A document on "IL300" need not repeat that in each passage, unless one is on "IL301".
+    about, docs = dict[str, set[str]](), {c.passage.number: c.doc for c in found}
+    for c in found:
+        about.setdefault(c.doc, set()).update(c.terms, c.around)
+    named = {code: _DIGITS.sub("", code) for code in codes if not bare(code).isdecimal()}
+    for number, own in terms.items():
+        if not {_DIGITS.sub("", term) for term in own - codes if len(bare(term)) >= 3}.intersection(named.values()):
+            has[number] = has[number] | named.keys() & about[docs[number]]
+    most = max(map(len, has.values()), default=0)
+    return {n: 1.0 if len(own) == most or rare & terms[n] else _BY_WRONG_CODE for n, own in has.items()}
 
 
 def _lexical(c: Candidate, weights: Weights, fit: float) -> float:
@@ -455,6 +463,7 @@ _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
 _BY_KEY: Final = 0.5  # of a row that has a number of the question as a cell
 _OF_SUBJECT: Final = 0.35  # what a default has before the sentence that says of what
+_DIGITS: Final = re.compile(r"\d+")
 _BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 
 
