@@ -384,11 +384,7 @@ def test_records_that_lack_the_number_asked_for_are_not_mixed_in():
 
 @pytest.mark.parametrize(("other", "first"), [("", "Linear currents are 5 to 20 mA."), ("The IL301: ", "The IL300 ")])
 def test_a_document_on_a_code_need_not_repeat_it_where_it_names_no_other(other, first):
-    texts = (
-        "The IL300 couples light and currents.",
-        f"{other}Linear currents are 5 to 20 mA.",
-        "Of the IL300 and IL301.",
-    )
+    texts = f"{other}Linear currents are 5 to 20 mA.", "The IL300 couples light and currents."
     nodes = [make_node(text, start=at * 99) for at, text in enumerate(texts)]
     assert extract("At which currents is the IL300 linear?", nodes, max_sentences=1).text.startswith(first)
 
