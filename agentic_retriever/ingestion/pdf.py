@@ -6,6 +6,7 @@ import re
 import threading
 import time
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -59,7 +60,9 @@ def read_pdf(
     limit = clock() + MAX_SECONDS
     layout = lay_out(pages, on_page=lambda number: _check_time(clock() > limit, number, len(pages)))
     given = " ".join(documents.clean_text(info.get("Title", "")).split())
-    title = layout.title if _NO_TITLE.match(given) else given
+    given = "" if _NO_TITLE.match(given) else given
+    known, printed = ({*re.findall(r"\w+", title.casefold())} for title in (given, layout.title))
+    title = layout.title if known <= printed else given if printed <= known else f"{given}: {layout.title}"
     dates = {"created": _iso_date(info.get("CreationDate", "")), "modified": _iso_date(info.get("ModDate", ""))}
     metadata = {name: day for name, day in dates.items() if day}
     yield replace(file.document(layout.text, kind="pdf", title=title), pages=layout.pages, metadata=metadata)
@@ -181,6 +184,7 @@ class _PageReader:
     def _read_words(self, text: Any, count: int) -> None:  # noqa: ANN401
         raw, box = self._raw, self._raw.FS_RECTF()
         chars: list[str] = []
+        lefts: list[float] = []  # where each of them begins
         shape: tuple[int, float, float, bool, bool] | None = None
         x0 = x1 = low = 0.0
         spaced = supposed = last_spaced = False
@@ -197,16 +201,21 @@ class _PageReader:
                 joins = (not spaced or (supposed and gap < _SMALL_GAP * size)) and gap < GAP * size
                 joins = joins and not (x0 < left < x1 - _SMALL_GAP * size and self._begins_cell(box, size))
                 if joins and abs(bottom - low) < 0.12 * size:
+                    if char in _COMBINING and (over := bisect_right(lefts, (left + right) / 2)) and right < x1:
+                        chars[over - 1] = unicodedata.normalize("NFC", chars[over - 1] + _COMBINING[char])
+                        continue  # an accent that is drawn when the word is
                     if x1 - left > _OVER * size and chars[-1] in _COMBINING:
                         char = unicodedata.normalize("NFC", char.replace("ı", "i") + _COMBINING[chars.pop()])
+                        lefts.pop()
                     chars.append(char)
+                    lefts.append(left)
                     x0, x1, spaced = min(x0, left), max(x1, right), False
                     continue
                 self._add("".join(chars), x0, x1, shape, spaced=last_spaced)
                 last_spaced = not joins
             shape = self._shape(text, at)
             x0, x1, _, low = _turned(shape[0], box.left, box.bottom, box.right, box.top)
-            chars, spaced = [char], False
+            chars, lefts, spaced = [char], [x0], False
         if shape:
             self._add("".join(chars), x0, x1, shape, spaced=last_spaced)
 

@@ -62,14 +62,14 @@ class Page:
 class Layout(NamedTuple):
     text: str
     pages: tuple[PageSpan, ...]
-    title: str  # the largest heading of the first page
+    title: str  # the largest headings of the first page
 
 
 def lay_out(pages: Sequence[Page], *, on_page: Callable[[int], None]) -> Layout:
     """Put pages together; ``on_page`` is called with the number of each, and may end it by raising."""
     blocks = _blocks(pages, on_page)
     text, spans = _Writer(blocks, len(pages)).write()
-    return Layout(text, spans, _largest(blocks))
+    return Layout(text, spans, _title(blocks))
 
 
 # Words to lines and tables, in reading order.
@@ -624,6 +624,8 @@ def _paragraph(lines: list[_Line], page: int, left: float, right: float, *, code
 # Headings by size, weight and number, and the text of it all.
 
 _LARGER: Final = 1.1
+_AS_LARGE: Final = 0.8
+_PART = re.compile(r"(?:§|[^\W\d_]+\.?\s)?\s*(?:\d{1,3}|[IVX]+)\b(?!\.\d)")  # "1 Name", "Article 1", "§ 3"
 _MAX_LEVEL: Final = 5  # the sixth is for terms
 _CONTENTS: Final = 5  # lines with leaders on a page of contents
 _NUMBERED = re.compile(r"((?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*)\.?\s+\S")
@@ -637,11 +639,13 @@ def _body_size(blocks: Sequence[_Block]) -> float:
     return max(sizes, key=lambda size: (sizes[size], size), default=0.0)
 
 
-def _largest(blocks: Sequence[_Block]) -> str:
-    """The largest heading of the first page."""
-    first = [block for block in blocks if block.page == 1 and block.kind == "heading"]
-    size = max((block.size for block in first), default=0.0)
-    return next((" ".join(block.text.split()) for block in first if block.size == size), "")
+def _title(blocks: Sequence[_Block]) -> str:
+    """The headings that stand on the first page with the largest one, if they are about as large and have no number."""
+    groups = groupby((block for block in blocks if block.page == 1), key=lambda block: block.kind == "heading")
+    runs = [list(run) for is_heading, run in groups if is_heading]
+    run = max(runs, key=lambda run: max(block.size for block in run), default=[])[:4]
+    least = _AS_LARGE * max((block.size for block in run), default=0.0)
+    return ": ".join(" ".join(one.text.split()) for one in run if one.size >= least and not _PART.match(one.text))
 
 
 def _mark_headings(blocks: Sequence[_Block]) -> None:

@@ -379,7 +379,13 @@ def test_an_accent_that_is_drawn_over_its_letter_belongs_to_it(read_one):
     paper.add_page()
     for before, text in (("", "It isn´t `a` d"), ("It isn´t `a` d", "´"), ("It isn´t `a` d", "elai")):
         paper.text(20 + paper.get_string_width(before), 30, text)
-    assert read_one("a.pdf", paper.data).text == "It isn´t `a` délai"
+    for before, text in (
+        ("", "Nur fur"),
+        ("Nur f", "¨"),
+        ("Nur fur ", "uns"),
+    ):  # drawn behind the word that it belongs to
+        paper.text(20 + paper.get_string_width(before), 40, text)
+    assert read_one("a.pdf", paper.data).text == "It isn´t `a` délai\n\nNur für uns"
 
 
 def test_what_looks_like_markup_is_none_and_code_is_fenced(read_one):
@@ -401,6 +407,24 @@ def test_what_looks_like_markup_is_none_and_code_is_fenced(read_one):
 def test_the_title_of_the_file_properties_unless_it_is_a_file_name(read_one, given, title):
     doc = read_one("a.pdf", pdf_bytes(title=given))
     assert (doc.title, len(doc.metadata["created"])) == (title, len("2026-01-31"))
+
+
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [
+        ("Revised in 2024", "Revised in 2024: By-laws: Town of Hill"), ("By-Laws", "By-laws: Town of Hill"),
+        ("The by-laws of the town of Hill", "The by-laws of the town of Hill"),
+    ],
+)  # fmt: skip
+def test_what_a_title_page_says_in_large_letters_is_in_the_title(read_one, given, title):
+    paper = Paper()
+    paper.set_title(given)
+    paper.add_page()
+    for text, size in (("By-laws", 20), ("Town of Hill", 20), ("Article 1", 20), ("The board", 14)):
+        paper.line(text, size=size, height=12)
+        paper.ln(8)
+    paper.paragraph(FILLER * 3)
+    assert read_one("a.pdf", paper.data).title == title
 
 
 def test_broken_files_are_reported_and_never_escape_as_another_error(read):
