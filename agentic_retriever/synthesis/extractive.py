@@ -34,6 +34,7 @@ Span = tuple[int, int]
 K = TypeVar("K", bound=Hashable)
 
 _LOGGED: Final = frozenset({"date", "version"})  # what a heading of a change log has for all that stands below it
+_EXACT: Final = frozenset({"date", "price"})  # kinds that any other figure does not show
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.5, Complexity.COMPLEX: 0.3}
 _NEAR_SLACK: Final = 0.05  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
@@ -90,7 +91,7 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if cosines else 0.0)
             picked, worth = self._choose(found, said, whole, by_words, question, weights, least)
         text, citations = _quoted([_below_heading(c, question) for c in picked], worth, index_of)
-        figures, enough = question.kinds & NUMERIC, 1.0 if "date" in question.kinds else questions.NUMBER_WORD
+        figures, enough = question.kinds & NUMERIC, 1.0 if question.kinds & _EXACT else questions.NUMBER_WORD
         figureless = figures and all(question.satisfaction(citation.quote, figures) < enough for citation in citations)
         return Extraction(
             text=text,
@@ -434,9 +435,9 @@ def _code_factors(found: Found, weights: Weights) -> dict[int, float]:
     about, docs = dict[str, set[str]](), {c.passage.number: c.doc for c in found}
     for c in found:
         about.setdefault(c.doc, set()).update(c.terms, c.around)
-    named = {code: _DIGITS.sub("", code) for code in codes if not bare(code).isdecimal()}
+    named = {code: re.sub(r"\d+", "", code) for code in codes if not bare(code).isdecimal()}
     for number, own in terms.items():
-        if not {_DIGITS.sub("", term) for term in own - codes if len(bare(term)) >= 3}.intersection(named.values()):
+        if not {re.sub(r"\d+", "", term) for term in own - codes if len(bare(term)) >= 3}.intersection(named.values()):
             has[number] = has[number] | named.keys() & about[docs[number]]
     most = max(map(len, has.values()), default=0)
     return {n: 1.0 if len(own) == most or rare & terms[n] else _BY_WRONG_CODE for n, own in has.items()}
@@ -463,7 +464,6 @@ _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
 _BY_KEY: Final = 0.5  # of a row that has a number of the question as a cell
 _OF_SUBJECT: Final = 0.35  # what a default has before the sentence that says of what
-_DIGITS: Final = re.compile(r"\d+")
 _BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 
 

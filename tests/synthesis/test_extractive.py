@@ -79,6 +79,14 @@ def test_the_sentence_behind_the_best_comes_with_it_where_it_may_be_the_reason_o
     assert shown(extract(query, [node], max_sentences=1).citations[0].quote) == answer
 
 
+@pytest.mark.parametrize(("query", "kinds"), [
+    ("Was zahlt ein Mitglied im Monat?", {"price"}), ("Was muss ein Mitglied im Jahr bezahlen?", {"price"}),
+    ("Was ist das?", set()), ("Was it sold?", {"polar"}), ("Was the car new?", {"polar"}), ("Was het mooi?", {"polar"}),
+])  # fmt: skip
+def test_a_word_that_asks_in_one_language_asks_for_nothing_else_in_another(query, kinds):
+    assert Question.of(query, Tokenizer()).kinds == kinds
+
+
 def test_thousands_are_no_year():
     rows = [make_node("| HAWAII | 377 | 12 |"), make_node("| MAINE | 2,009 | 13 |", doc_id="other")]
     found = extract("How many were in Hawaii in 2009?", rows, max_sentences=1)
@@ -90,6 +98,8 @@ def test_an_extract_without_the_figure_that_is_asked_for_has_less_support():
     assert extract(query, [make_node("This is bc 1.07.1, released as all others.")]).support == 0.8
     assert extract(query, [make_node("Of bc 1.07.1, released on 7 April 2017.")]).support == 1
     assert extract("How many lamps are there?", [make_node("There are two lamps.")]).support == 1
+    assert extract("What does a lamp cost?", [make_node("The list of lamps is of 18.10.2017.")]).support == 0.8
+    assert extract("What does a lamp cost?", [make_node("A lamp costs 3 euros.")]).support == 1
 
 
 def test_a_sentence_that_only_refers_to_the_section_asked_about_is_no_answer():
