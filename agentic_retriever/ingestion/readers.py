@@ -256,6 +256,7 @@ _LEAST_LINES = 50
 _REPEATED = 3  # a line at a page's end that is there so often, but for its numbers, belongs to no text
 _WITHIN = re.compile(r"(?<=[^\s.!?:;])\n{3,}(?= *[a-z])")  # where a page ends within a sentence
 _CUT = re.compile(r"(?<![^\W\d_])([^\W\d_]{1,40})([-\u2010])\n( *)([^\W\d_]{1,40})(\S*) *")
+_STARRED = re.compile(r"(?<![^\n]\n)^\*{1,6} .*\n(?=\n)", re.MULTILINE)  # a paragraph of one line
 _O_BULLET = re.compile(r"^( *)o(?= {2,}\S|\n)", re.MULTILINE)
 _NAME = r"`{0,2}-{1,2}\w(?:(?!  )[^\n]){0,70}"
 _WORD = r"[$/.~]{0,2}[^\W\d_][\w./-]{1,60}(?<!\.)"
@@ -451,9 +452,11 @@ def _with_listed_headings(text: str) -> str:
 
 def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     text, styles = _COMMENT.sub(r"\\", _reflowed(_decoded(file))), dict[tuple[str, bool], int]()
-    if re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE):  # as it tells its editor
+    told = re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE)  # its editor
+    starred, apart = re.findall(r"^\*{1,6} ", text, re.MULTILINE), len(_STARRED.findall(text))
+    if told or ("** " in starred and apart >= max(_REPEATED, _MOSTLY * len(starred))):
         text = re.sub(r"^\*{1,6}(?= )", lambda found: "#" * len(found[0]), text, flags=re.MULTILINE)
-    elif len(re.findall(r"^\*\* ", text, re.MULTILINE)) >= _REPEATED:  # one that does not
+    elif starred.count("** ") >= _REPEATED:
         text = re.sub(r"^\*(?= .*\n\s*\*\* )", "#", text, flags=re.MULTILINE)
         text = re.sub(r"^\*\*+(?= )", "-", text, flags=re.MULTILINE)
     text = _FILLED.sub(r"## \1", _with_listed_headings(text))

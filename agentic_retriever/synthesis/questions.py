@@ -139,11 +139,8 @@ def _has(kind: str, body: str, query: str) -> float:
 
 @lru_cache(1_000)
 def asked_kinds(query: str) -> frozenset[str]:
-    return frozenset(
-        kind
-        for kind, pattern in patterns_of("asks").items()
-        if kind not in {WHICH, PROCEDURE} and pattern.search(query)
-    )
+    found = frozenset(kind for kind, pattern in patterns_of("asks").items() if pattern.search(query))
+    return found - {WHICH, PROCEDURE}
 
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:

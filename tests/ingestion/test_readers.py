@@ -258,6 +258,12 @@ def test_heads_of_a_change_log_are_headings_and_not_of_pages(read_one):
     heads = [line for line in _reflowed(log).split("\n") if line[:1] == "#"]
     assert heads == [f"# Changes with x 1.{at}.0 0{at} Dec 2021" for at in range(1, 9)]
     assert read_one("NEWS", "NEWS -*- outline -*-\n\n* 1.2\n\n** Bugs\n*a*").text.endswith("\n\n# 1.2\n\n## Bugs\n*a*")
+    outline = "* 1.2\n\nOf May.\n\n** Bugs\n\n- One\n\n** More\n\n* 1.1\n\n** Bugs\n\nNone.\n"
+    assert read_one("NEWS", outline).text == outline.replace("** ", "## ").replace("\n* ", "\n# ").replace(
+        "* ", "# ", 1
+    )
+    listed = outline.replace("- One\n", "* One\n* Two\n* Three\n* Four\n")
+    assert "# One" not in read_one("NEWS", listed).text
 
 
 @pytest.mark.parametrize(("name", "unit"), [
