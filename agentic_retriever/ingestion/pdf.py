@@ -203,7 +203,7 @@ class _PageReader:
                 if joins and abs(bottom - low) < 0.12 * size:
                     if char in _COMBINING and (over := bisect_right(lefts, (left + right) / 2)) and right < x1:
                         chars[over - 1] = unicodedata.normalize("NFC", chars[over - 1] + _COMBINING[char])
-                        continue  # an accent that is drawn when the word is
+                        continue  # an accent that is drawn behind its word
                     if x1 - left > _OVER * size and chars[-1] in _COMBINING:
                         char = unicodedata.normalize("NFC", char.replace("ı", "i") + _COMBINING[chars.pop()])
                         lefts.pop()

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from agentic_retriever.ingestion.documents import PageSpan, markdown_table
+from agentic_retriever.text.language_files import listed
 from agentic_retriever.text.scripts import UNSPACED
 from agentic_retriever.text.sentences import goes_on_with_number
 
@@ -643,7 +644,7 @@ def _title(blocks: Sequence[_Block]) -> str:
     """The headings that stand on the first page with the largest one, if they are about as large and have no number."""
     groups = groupby((block for block in blocks if block.page == 1), key=lambda block: block.kind == "heading")
     runs = [list(run) for is_heading, run in groups if is_heading]
-    run = max(runs, key=lambda run: max(block.size for block in run), default=[])[:4]
+    run = max(runs, key=lambda run: max(block.size for block in run), default=[])[:4]  # a title has no more
     least = _AS_LARGE * max((block.size for block in run), default=0.0)
     return ": ".join(" ".join(one.text.split()) for one in run if one.size >= least and not _PART.match(one.text))
 
@@ -689,7 +690,7 @@ def _style(block: _Block) -> tuple[float, bool, int]:
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _OPTION = re.compile(r"-{1,2}[a-z]")
-_JOINING: Final = frozenset({"and", "bzw", "oder", "sowie", "und"})
+_JOINING: Final = frozenset(listed("sentences", "joining"))
 _MARKUP = re.compile(r"^(?=#{1,6}[ \t]|\||```|~~~)", re.MULTILINE)
 
 

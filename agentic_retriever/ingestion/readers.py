@@ -452,7 +452,7 @@ def _with_listed_headings(text: str) -> str:
 
 def _read_text(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     text, styles = _COMMENT.sub(r"\\", _reflowed(_decoded(file))), dict[tuple[str, bool], int]()
-    told = re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE)  # its editor
+    told = re.search(r"-\*-.{0,40}\b(?:outline|org)\b", text[:500], re.IGNORECASE)  # to its editor
     starred, apart = re.findall(r"^\*{1,6} ", text, re.MULTILINE), len(_STARRED.findall(text))
     if told or ("** " in starred and apart >= max(_REPEATED, _MOSTLY * len(starred))):
         text = re.sub(r"^\*{1,6}(?= )", lambda found: "#" * len(found[0]), text, flags=re.MULTILINE)

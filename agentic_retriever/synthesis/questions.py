@@ -139,8 +139,7 @@ def _has(kind: str, body: str, query: str) -> float:
 
 @lru_cache(1_000)
 def asked_kinds(query: str) -> frozenset[str]:
-    found = frozenset(kind for kind, pattern in patterns_of("asks").items() if pattern.search(query))
-    return found - {WHICH, PROCEDURE}
+    return frozenset(kind for kind, asks in patterns_of("asks").items() if asks.search(query)) - {WHICH, PROCEDURE}
 
 
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
