@@ -28,12 +28,13 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
+from llama_index.core.schema import NodeWithScore
 from numpy.typing import NDArray
 
 from agentic_retriever import AgenticRouter, RouterConfig
@@ -41,10 +42,9 @@ from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, PackedV
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Citation, frozen
 from agentic_retriever.synthesis import ConfidenceModel, ConfidenceModels, ExtractiveSynthesizer, Synthesizer
-from agentic_retriever.synthesis.context import Synthesis
-from agentic_retriever.synthesis.evidence import AS_NEAR, Figures
+from agentic_retriever.synthesis.evidence import AS_NEAR, Figures, figures_of
 from agentic_retriever.synthesis.extractive import Embed
-from agentic_retriever.synthesis.synthesizer import Task
+from agentic_retriever.synthesis.synthesizer import Asked, Task
 
 Array = NDArray[np.float64]
 
@@ -134,10 +134,11 @@ class NotingSynthesizer(Synthesizer):
         super().__init__(ExtractiveSynthesizer(embed=embed), answered_from=0.0)
         self.noted: tuple[Figures, Sequence[Citation]] = {}, ()
 
-    def _answer(self, task: Task, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
+    def read(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Task:
+        task = super().read(query, nodes, **asked)
         cited = task.extraction.citations
-        self.noted = task.figures(cited), cited
-        return (yield from super()._answer(task, in_pieces=in_pieces))
+        self.noted = figures_of(query, task.passages, cited, task.evidence), cited
+        return task
 
 
 class Asker:
