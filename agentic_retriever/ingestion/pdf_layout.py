@@ -271,8 +271,7 @@ def _ruled_tables(sheet: Sheet) -> tuple[list[_Line], list[Word]]:
 
 def _grids(across: list[Ruling], down: list[Ruling]) -> Iterator[tuple[list[Ruling], list[Ruling]]]:
     """Group the lines that meet."""
-    waiting = list(down)
-    loose = list(across)
+    waiting, loose = list(down), list(across)
     while waiting:
         verticals, horizontals = [waiting.pop()], list[Ruling]()
         while True:
@@ -466,18 +465,13 @@ def _margins(sheet: Sheet, top: float, bottom: float) -> list[list[tuple[str, in
     zone = _MARGIN * (bottom - top)
     high = [word for word in sheet.words if word.y < top + zone]
     low = [word for word in sheet.words if word.y > bottom - zone]
-    rows = [_row_groups(_lines(high))[:_MAX_RUNNING], _row_groups(_lines(low))[::-1][:_MAX_RUNNING]]
-    return [
-        [
-            (
-                re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(line.text for line in row).casefold()),
-                round(row[0].y / 3),
-                [w for line in row for w in line.words],
-            )
-            for row in side
-        ]
-        for side in rows
-    ]
+    rows = _row_groups(_lines(high))[:_MAX_RUNNING], _row_groups(_lines(low))[::-1][:_MAX_RUNNING]
+    return [list(map(_margin_row, side)) for side in rows]
+
+
+def _margin_row(row: list[_Line]) -> tuple[str, int, list[Word]]:
+    text = re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(line.text for line in row).casefold())
+    return text, round(row[0].y / 3), [word for line in row for word in line.words]
 
 
 # Lines to blocks: paragraphs, headings, code and tables.
@@ -513,20 +507,15 @@ _RULE = re.compile(r"[-_=.*~\s]{3,}$")
 def _blocks(pages: Sequence[Page], on_page: Callable[[int], None]) -> list[_Block]:
     _without_running(pages)
     blocks: list[_Block] = []
-    sizes: Counter[bool] = Counter()
-    for page in pages:
-        sizes.update(word.mono for sheet in page.sheets for word in sheet.words)
+    sizes = Counter(word.mono for page in pages for sheet in page.sheets for word in sheet.words)
     code = 2 * sizes[True] < sizes.total()  # or else it is all written on a typewriter
     for number, page in enumerate(pages, start=1):
         on_page(number)
         for sheet in page.sheets:
             tables, words = _ruled_tables(sheet)
             for zone in _columns([*_lines(words), *tables]):
-                made = [
-                    block
-                    for part in _aligned_tables(_row_groups(zone), code=code)
-                    for block in _parts(part, number, code=code)
-                ]
+                parts = _aligned_tables(_row_groups(zone), code=code)
+                made = [block for part in parts for block in _parts(part, number, code=code)]
                 if made:
                     made[0].fresh = True
                 blocks += made
@@ -677,9 +666,8 @@ def _is_weighty(blocks: Sequence[_Block]) -> bool:
 
 def _levels(blocks: Sequence[_Block]) -> dict[tuple[float, bool, int], int]:
     """Levels by rank of size, then of weight, then of the depth of their numbers."""
-    styles = sorted(
-        {_style(block) for block in blocks if block.kind == "heading"}, key=lambda one: (-one[0], not one[1], one[2])
-    )
+    found = {_style(block) for block in blocks if block.kind == "heading"}
+    styles = sorted(found, key=lambda one: (-one[0], not one[1], one[2]))
     return {style: min(rank, _MAX_LEVEL) for rank, style in enumerate(styles, start=1)}
 
 
@@ -764,9 +752,8 @@ class _Writer:
                 return "\n", [("", markdown_table(rows, headed=False))]
             return glue, [("", markdown_table(rows))]
         if block.kind == "code":
-            return glue, [
-                ("", "```\n{}\n```".format("".join(space + text for space, text in block.pieces).strip("\n")))
-            ]
+            code = "".join(space + text for space, text in block.pieces).strip("\n")
+            return glue, [("", f"```\n{code}\n```")]
         if block.kind == "heading":
             marks = "#" * self._levels[_style(block)]
             return glue, [("", marks)] + [(" ", text) for _, text in block.pieces]
