@@ -55,10 +55,8 @@ def read_office(file: documents.SourceFile) -> Iterator[documents.SourceDocument
         raise SourceError("holds no text")
     metadata = {name: documents.clean_text(" ".join(value.split())) for name, value in properties.items() if value}
     yield replace(file.document(text, kind=suffix[1:], title=metadata.get("title", "")), metadata=metadata)
-    for name in attached:
-        yield documents.SkippedSource(
-            f"{file.source}#{name}", "is attached to a mail; save it as a file to have it read"
-        )
+    reason = "is attached to a mail; save it as a file to have it read"
+    yield from (documents.SkippedSource(f"{file.source}#{name}", reason) for name in attached)
 
 
 def _collected(pieces: _Pieces, max_bytes: int) -> tuple[str, dict[str, str], list[str]]:
@@ -69,12 +67,11 @@ def _collected(pieces: _Pieces, max_bytes: int) -> tuple[str, dict[str, str], li
     for piece in pieces:
         if isinstance(piece, dict):
             properties |= piece
-            continue
-        if isinstance(piece, tuple):
+        elif isinstance(piece, tuple):
             attached += piece
-            continue
-        blocks.append(piece)
-        size += len(piece)
+        else:
+            blocks.append(piece)
+            size += len(piece)
         if size > max_bytes:
             raise documents.too_large(max_bytes)
     return "".join(blocks), properties, attached
@@ -139,11 +136,9 @@ def _from_docx(data: bytes, max_bytes: int) -> _Pieces:
     archive = _opened(data, max_bytes * _DOCX_SHARE)
     import mammoth  # noqa: PLC0415 - an optional extra
 
-    found = mammoth.convert_to_html(
-        io.BytesIO(data),
-        style_map="p[style-name='Title'] => h1:fresh",
-        convert_image=mammoth.images.img_element(lambda _: {}),
-    )
+    no_images = mammoth.images.img_element(lambda _: {})
+    styles = "p[style-name='Title'] => h1:fresh"
+    found = mammoth.convert_to_html(io.BytesIO(data), style_map=styles, convert_image=no_images)
     title, text = html_to_text(found.value.encode())
     yield {"title": title} | _core_properties(archive)
     yield text
@@ -250,15 +245,13 @@ def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
             yield f"\n\n{html_to_text(archive.read(href))[1]}"
 
 
-def _from_csv(data: bytes, max_bytes: int) -> _Pieces:
-    del max_bytes
+def _from_csv(data: bytes, _max_bytes: int) -> _Pieces:
     text = documents.decode_text(data)
     head = text.lstrip().partition("\n")[0]
     yield from _table(csv.reader(io.StringIO(text), delimiter=max("\t;,|" if "\t" in head else ";,|", key=head.count)))
 
 
-def _from_eml(data: bytes, max_bytes: int) -> _Pieces:
-    del max_bytes
+def _from_eml(data: bytes, _max_bytes: int) -> _Pieces:
     mail = message_from_bytes(data)
     heads = {name: str(make_header(decode_header(str(mail[name] or "")))) for name in ("Subject", "From", "To", "Date")}
     if not any(heads.values()):
@@ -267,9 +260,8 @@ def _from_eml(data: bytes, max_bytes: int) -> _Pieces:
         heads["Date"] = parsedate_to_datetime(heads["Date"]).isoformat()
     yield {"title": heads["Subject"], "author": heads["From"], "to": heads["To"], "created": heads["Date"]}
     yield f"# {' '.join(heads['Subject'].split()) or 'Mail'}\n\n"
-    yield "".join(
-        f"{name}: {' '.join(value.split())}\n" for name, value in heads.items() if name != "Subject" and value
-    )
+    told = ((name, " ".join(value.split())) for name, value in heads.items() if name != "Subject" and value)
+    yield "".join(f"{name}: {value}\n" for name, value in told)
     parts = [part for part in mail.walk() if not part.is_multipart()]
     attached = [(part.get_content_maintype(), name) for part in parts if (name := part.get_filename())]
     bodies = [part for part in parts if not part.get_filename()]
