@@ -244,9 +244,8 @@ def too_large(limit: int) -> SourceError:
 
 
 def unreadable(err: OSError) -> SourceError:
-    return SourceError(
-        f"cannot be read: {err.strerror or type(err).__name__}; check that it exists and its permissions"
-    )
+    reason = err.strerror or type(err).__name__
+    return SourceError(f"cannot be read: {reason}; check that it exists and its permissions")
 
 
 def decode_text(data: bytes) -> str:
@@ -383,14 +382,9 @@ def from_llama_documents(docs: Sequence[Document]) -> Iterator[SourceDocument | 
         except SourceError as err:
             yield SkippedSource(doc_id or f"document {position}", str(err))
             continue
-        title = metadata.get("title")
-        yield SourceDocument(
-            doc_id=doc_id,
-            text=clean_text(doc.text),
-            metadata=metadata,
-            title=title if isinstance(title, str) else "",
-            kind="document",
-        )
+        given = metadata.get("title")
+        title = given if isinstance(given, str) else ""
+        yield SourceDocument(doc_id=doc_id, text=clean_text(doc.text), metadata=metadata, title=title, kind="document")
 
 
 def nodes_as_they_are(nodes: Sequence[BaseNode], *, on_skip: Callable[[SkippedSource], None]) -> list[TextNode]:

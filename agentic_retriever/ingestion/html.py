@@ -33,9 +33,8 @@ _MAX_INDENT = 20  # lists in lists; without an end, the text grows with the squa
 def html_to_text(data: bytes) -> tuple[str, str]:
     """Return title and text of a page: its headings, lists and tables as Markdown, without navigation and scripts."""
     try:
-        soup = BeautifulSoup(
-            _XML_HEAD.sub("", _decoded_html(data)), "lxml"
-        )  # Python's own parser may take quadratic time
+        # Python's own parser may take quadratic time.
+        soup = BeautifulSoup(_XML_HEAD.sub("", _decoded_html(data)), "lxml")
     except (ParserRejectedMarkup, RecursionError) as err:
         raise SourceError("is HTML that cannot be parsed; save it again from a browser") from err
     candidates = [soup.title] if soup.title is not None else []

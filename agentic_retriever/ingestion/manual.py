@@ -265,10 +265,8 @@ class _Page:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    line = "".join(
-        below if _CJK.match(above[-1:]) and _CJK.match(below) else f" {below}"
-        for above, below in pairwise(["", *lines])
-    )
+    pairs = pairwise(["", *lines])
+    line = "".join(below if _CJK.match(above[-1:]) and _CJK.match(below) else f" {below}" for above, below in pairs)
     return re.sub(r" *(\n) *|  +", lambda gap: gap[1] or " ", _GLUE.sub("", line)).strip()
 
 

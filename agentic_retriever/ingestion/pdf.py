@@ -70,9 +70,8 @@ def read_pdf(
 
 def _check_time(over: bool, number: int, count: int) -> None:
     if over:
-        raise SourceError(
-            f"took more than {MAX_SECONDS:.0f} s up to page {number} of {count}; split it or export it again"
-        )
+        taken = f"took more than {MAX_SECONDS:.0f} s up to page {number} of {count}"
+        raise SourceError(f"{taken}; split it or export it again")
 
 
 def _check_readable(pages: Sequence[Page]) -> None:

@@ -428,13 +428,9 @@ class _Scanner:
         return blocks
 
     def _context(self, at: int, *, at_break: bool) -> LineContext:
-        after = self._lines[at + 1]
-        return LineContext(
-            before="" if at_break else self._lines[at - 1],
-            after=after if after.strip() else "",
-            next_text=self._lines[self._blank_from[at + 1]],
-            at_break=at_break,
-        )
+        before, after = "" if at_break else self._lines[at - 1], self._lines[at + 1]
+        next_text = self._lines[self._blank_from[at + 1]]
+        return LineContext(before, after if after.strip() else "", next_text, at_break)
 
     def _block(self, first: int, last: int, kind: BlockKind, heading: Heading | None = None) -> Block:
         """Make a block of the lines ``first`` to ``last`` and go on behind it."""
@@ -470,13 +466,8 @@ class _Scanner:
         if not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
             return None
         underline = _UNDERLINE.match(below)
-        if (
-            underline is None
-            or "|" in line
-            or _LIST_ITEM.match(line)
-            or _UNDERLINE.match(line)
-            or _COLUMNS.search(line)
-        ):
+        is_other = "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line) or _COLUMNS.search(line)
+        if underline is None or is_other:
             return None
         heading = label(line.strip(), level=1 if underline[1][0] == "=" else 2)
         return self._block(self._at, self._at + 1, "heading", heading)
