@@ -149,48 +149,46 @@ class RoutedQueryEngine(BaseQueryEngine):
             return answers.as_response(self._router.query(query_bundle.query_str, **self.pins))
         stream = self._router.stream(query_bundle.query_str, **self.pins)
         first = next(stream, "")
-        nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        return StreamingResponse(_pieces(stream, first, nodes, metadata), source_nodes=nodes, metadata=metadata)
+        begun = _begun(stream)
+        return StreamingResponse(_pieces(stream, first, begun), **begun)
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         if not self._streaming:
             return answers.as_response(await self._router.aquery(query_bundle.query_str, **self.pins))
         stream = self._router.astream(query_bundle.query_str, **self.pins)
         first = await anext(stream, "")
-        nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        return AsyncStreamingResponse(_apieces(stream, first, nodes, metadata), source_nodes=nodes, metadata=metadata)
+        begun = _begun(stream)
+        return AsyncStreamingResponse(_apieces(stream, first, begun), **begun)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}
 
 
-def _route_metadata(stream: answers.AnswerStream | answers.AsyncAnswerStream) -> dict[str, Any]:
-    return {} if stream.route is None else {"route": stream.route.to_dict()}
+def _begun(stream: answers.AnswerStream | answers.AsyncAnswerStream) -> dict[str, Any]:
+    """Return what a response is begun with: by the first piece, nodes and route are known."""
+    metadata = {} if stream.route is None else {"route": stream.route.to_dict()}
+    return {"source_nodes": list(stream.nodes), "metadata": metadata}
 
 
-def _pieces(
-    stream: answers.AnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
-) -> Generator[str, None, None]:
+def _pieces(stream: answers.AnswerStream, first: str, begun: dict[str, Any]) -> Generator[str, None, None]:
     with stream:
         yield first
         yield from stream
-        _complete(stream.answer, nodes, metadata)
+        _complete(stream.answer, **begun)
 
 
-async def _apieces(
-    stream: answers.AsyncAnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
-) -> AsyncGenerator[str, None]:
+async def _apieces(stream: answers.AsyncAnswerStream, first: str, begun: dict[str, Any]) -> AsyncGenerator[str, None]:
     async with stream:
         yield first
         async for piece in stream:
             yield piece
-        _complete(stream.answer, nodes, metadata)
+        _complete(stream.answer, **begun)
 
 
-def _complete(answer: Answer | None, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> None:
+def _complete(answer: Answer | None, source_nodes: list[NodeWithScore], metadata: dict[str, Any]) -> None:
     """Put the finished answer into what a response was begun with."""
     if answer is not None:
-        nodes[:] = answers.source_nodes(answer)
+        source_nodes[:] = answers.source_nodes(answer)
         metadata.update(answers.response_metadata(answer))
 
 
@@ -246,17 +244,17 @@ class RoutedChatEngine(BaseChatEngine):
         """Do as :meth:`chat`, piece by piece: read ``response_gen``. Nodes and route come with the first piece."""
         stream = self._router.stream(message, **self._with_turns(chat_history))
         first = next(stream, "")
-        nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        pieces = self._chats(message, stream, _pieces(stream, first, nodes, metadata))
-        return RoutedChatStream(chat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
+        begun = _begun(stream)
+        pieces = self._chats(message, stream, _pieces(stream, first, begun))
+        return RoutedChatStream(chat_stream=pieces, **begun, is_writing_to_memory=False)
 
     async def astream_chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> RoutedChatStream:
         """Do as :meth:`stream_chat` without blocking the event loop: read ``async_response_gen()``."""
         stream = self._router.astream(message, **self._with_turns(chat_history))
         first = await anext(stream, "")
-        nodes, metadata = list(stream.nodes), _route_metadata(stream)
-        pieces = self._achats(message, stream, _apieces(stream, first, nodes, metadata))
-        return RoutedChatStream(achat_stream=pieces, source_nodes=nodes, metadata=metadata, is_writing_to_memory=False)
+        begun = _begun(stream)
+        pieces = self._achats(message, stream, _apieces(stream, first, begun))
+        return RoutedChatStream(achat_stream=pieces, **begun, is_writing_to_memory=False)
 
     def _with_turns(self, chat_history: list[ChatMessage] | None) -> dict[str, Any]:
         if chat_history is not None:
