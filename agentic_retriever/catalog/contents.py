@@ -144,9 +144,8 @@ class Catalog:
             if new:
                 connection.execute(sa.insert(DOCUMENTS), [{**row, "created_at": self._clock()} for row in new])
             self._mark(connection, [entry.doc_id for entry, _ in documents], status="processing")
-            self._put_nodes(
-                connection, [{"document_id": ids[e.doc_id], "node_id": i} for e, nodes in documents for i in nodes]
-            )
+            rows = [{"document_id": ids[e.doc_id], "node_id": i} for e, nodes in documents for i in nodes]
+            self._put_nodes(connection, rows)
 
     def confirm(
         self,

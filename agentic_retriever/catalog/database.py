@@ -54,6 +54,7 @@ class Database:
         self.address = address
         self.is_log = is_log
         self.what = f"query history {address}" if is_log else f"catalog {address}"
+        self._busy_timeout_s = LOG_BUSY_TIMEOUT_S if is_log else BUSY_TIMEOUT_S
         self._lock = threading.RLock()
         self._engine: sa.Engine | None = None
         self._watcher: sqlite3.Connection | None = None
@@ -177,10 +178,7 @@ class Database:
         # Set in each transaction, not at connection: poolers refuse start-up options they do not know.
         timeout_ms = (LOG_WRITE_TIMEOUT_MS if self.is_log else WRITE_TIMEOUT_MS) if writes else READ_TIMEOUT_MS
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {timeout_ms}")
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout_s() * 1000)}")
-
-    def _busy_timeout_s(self) -> float:
-        return LOG_BUSY_TIMEOUT_S if self.is_log else BUSY_TIMEOUT_S
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(self._busy_timeout_s * 1000)}")
 
     # -- Connections
 
@@ -192,7 +190,7 @@ class Database:
             given |= {"poolclass": QueuePool, "pool_size": 4, "max_overflow": 60, "pool_pre_ping": path is None}
         if path is not None:
             url = sa.URL.create("sqlite", database=str(path))
-            options: dict[str, Any] = {"timeout": self._busy_timeout_s(), "check_same_thread": False}
+            options: dict[str, Any] = {"timeout": self._busy_timeout_s, "check_same_thread": False}
             engine = sa.create_engine(url, connect_args=options, **given)
             event.listen(engine, "connect", self._set_up_sqlite)
             return engine

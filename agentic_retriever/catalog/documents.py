@@ -111,7 +111,8 @@ class DocumentRecords:
         search: str | None = None,
         is_active: bool | None = None,
     ) -> list[sa.ColumnElement[bool]]:
-        told: list[sa.ColumnElement[bool]] = []
+        same = {"document_type": document_type, "is_active": is_active}
+        told: list[sa.ColumnElement[bool]] = [_D[name] == value for name, value in same.items() if value is not None]
         if index is not None:
             told.append(_D.index_id == self.indexes.row(index).id)
         if status is not None:
@@ -120,14 +121,10 @@ class DocumentRecords:
                 raise errors.IndexingError(errors.unknown_name("status", str(status), known))
             is_off = DocumentStatus(status) is DocumentStatus.INACTIVE
             told += [~_D.is_active] if is_off else [_D.is_active, _D.status == DocumentStatus(status).value]
-        if document_type is not None:
-            told.append(_D.document_type == document_type)
         if tag is not None:
             told.append(_D.tags.cast(sa.Text).contains(dumps(tag), autoescape=True))
         if search:
             told.append(sa.or_(*(_D[name].icontains(search, autoescape=True) for name in _SEARCHED)))
-        if is_active is not None:
-            told.append(_D.is_active == is_active)
         return told
 
     def _usable(self) -> tuple[sa.ColumnElement[bool], ...]:

@@ -172,9 +172,7 @@ class BatchWriter:
         """Wait for entries, a little longer for more of them; an empty batch means the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._stopping)
-            self._changed.wait_for(
-                lambda: len(self._queue) >= _BATCH or self._hurried or self._stopping, timeout=_LINGER_S
-            )
+            self._changed.wait_for(lambda: len(self._queue) >= _BATCH or self._hurried or self._stopping, _LINGER_S)
             batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
             self._in_flight = len(batch)
             self._hurried = self._hurried and bool(self._queue)
@@ -301,9 +299,8 @@ class QueryLog(AbstractContextManager["QueryLog"]):
     ) -> Entries:
         """Return entries, the newest first, as far as they are kept; :meth:`get` adds citations and feedback."""
         if not 1 <= limit <= _MOST_LISTED or offset < 0:
-            raise InvalidQueryError(
-                f"limit must be from 1 to {_MOST_LISTED:,}, offset 0 or more; got {limit}, {offset}"
-            )
+            wanted = f"limit must be from 1 to {_MOST_LISTED:,}, offset 0 or more"
+            raise InvalidQueryError(f"{wanted}; got {limit}, {offset}")
         asked = {"conversation_id": conversation_id, "user_id": user_id}
         conditions = {name: value for name, value in asked.items() if value is not None}
         return self._read(lambda database: database.entries(limit, offset, conditions))
