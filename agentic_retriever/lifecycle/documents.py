@@ -350,9 +350,8 @@ class Documents:
     ) -> None:
         """Give the nodes of a document what is now known of it, with their vectors where their text is as before."""
         ids = index.catalog.node_ids(entry.doc_id)
-        nodes = {
-            node.node_id: node for node in index.vector_store.get_nodes(node_ids=ids) if isinstance(node, TextNode)
-        }
+        held = index.vector_store.get_nodes(node_ids=ids)
+        nodes = {node.node_id: node for node in held if isinstance(node, TextNode)}
         order, vectors = index.vector_store.vectors(ids)
         changed = []
         for node_id, vector in zip(order, vectors, strict=True):
@@ -427,9 +426,8 @@ def _keep(source: str | Path | bytes, kept: Path, max_bytes: int) -> str:
         sync(kept.parent)
     except OSError as err:
         what = f"the file cannot be kept in {kept.parent}: {err.strerror or type(err).__name__}"
-        raise errors.SourceError(
-            f"{what}; see that there is room, and permission to write, and upload it again"
-        ) from err
+        advice = "see that there is room, and permission to write, and upload it again"
+        raise errors.SourceError(f"{what}; {advice}") from err
     finally:
         temporary.unlink(missing_ok=True)
     return digest.hexdigest()

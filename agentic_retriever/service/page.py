@@ -225,17 +225,15 @@ async def document_rows(
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     given = {"index": index, "status": status, "search": search.strip()}
-    wanted = models.DocumentsQuery.model_validate(
-        {"limit": _ROWS, "offset": offset, **{name: value for name, value in given.items() if value}}
-    )
+    filters = {name: value for name, value in given.items() if value}
+    wanted = models.DocumentsQuery.model_validate({"limit": _ROWS, "offset": offset, **filters})
     return draw(request, "document_rows.html", **await service.run(_rows, service, request, wanted))
 
 
 @changing.post("/documents/{document_id}/{action}")
 async def act(request: Request, document_id: models.DocumentId, action: models.Action, service: Shared) -> Response:
     await documents.act(document_id, action, service)
-    rows = await service.run(_rows, service, request, models.DocumentsQuery(limit=_ROWS))
-    return draw(request, "document_rows.html", **rows)
+    return await document_rows(request, service)
 
 
 @page.get("/documents/{document_id}")
@@ -295,8 +293,7 @@ async def history_rows(
 
 @managing.get("/history/{query_id}")
 async def entry(request: Request, query_id: models.QueryId, service: Shared) -> Response:
-    one = await service.run(service.router.history.get, query_id)
-    return draw(request, "entry.html", entry=one)
+    return draw(request, "entry.html", entry=await service.run(service.router.history.get, query_id))
 
 
 @managing.post("/history/{query_id}/replay")
