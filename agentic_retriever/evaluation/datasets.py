@@ -273,9 +273,8 @@ def find_source(source: object, live: AgenticRouter | None = None) -> Dataset:
     if path.is_dir() and not any((path / name).exists() for name in (QUERIES, QUESTIONS)):
         problems = ProblemLog()
         documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
-        return Dataset(
-            name=path.resolve().name, path=path, kind=DatasetKind.BEIR, documents=documents, problems=problems.report()
-        )
+        name, kind = path.resolve().name, DatasetKind.BEIR
+        return Dataset(name=name, path=path, kind=kind, documents=documents, problems=problems.report())
     if (path / QUERIES).exists() and not any((path / QRELS).glob("*.tsv")):
         raise EvaluationError(
             f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
@@ -316,9 +315,8 @@ def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Datas
     problems, name = ProblemLog(), folder.resolve().name
     for part in (CORPUS, QUERIES) if with_corpus else (QUERIES,):
         if not (folder / part).is_file():
-            raise EvaluationError(
-                f"{folder / part} is missing; a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/*.tsv"
-            )
+            needed = f"{CORPUS}, {QUERIES} and {QRELS}/*.tsv"
+            raise EvaluationError(f"{folder / part} is missing; a BEIR folder holds {needed}")
     documents = read_documents(folder / CORPUS, problems) if with_corpus else ()
     if with_corpus and not documents:
         raise _empty(folder / CORPUS, "document", problems)
@@ -517,10 +515,8 @@ def _questions(paths: Sequence[Path], *, name: str, place: Path) -> Dataset:
     for path in paths:
         for line, record in _read_records(path, problems):
             query = _query(record, path, line, problems)
-            if query is not None and query.query_id in queries:
+            if query is not None and queries.setdefault(query.query_id, query) is not query:
                 problems.add(ProblemKind.DUPLICATE_ID, path, f"the id {query.query_id!r} is taken already", line=line)
-            elif query is not None:
-                queries[query.query_id] = query
     if not queries:
         raise _empty(place, "question", problems)
     asked = tuple(queries.values())

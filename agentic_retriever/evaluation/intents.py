@@ -152,9 +152,8 @@ class _Bed:
         self._whole = "\n".join(_flat(f"{one.title}\n{one.text}") for one in self.documents)
         self._taken: set[str] = set()  # titles
         named = [one for one in self.documents if _is_askable(_name_of(one))]
-        self._hidden = {
-            one.doc_id for one in self._chance("documents").sample(named, len(named) // 2)
-        }  # for "document"
+        hidden = self._chance("documents").sample(named, len(named) // 2)  # for "document"
+        self._hidden = {one.doc_id for one in hidden}
 
     def make(self) -> dict[str, list[LabelledQuery]]:
         people = [one for one in self._source.queries if not one.pseudo]

@@ -81,11 +81,8 @@ def measure_rankings(
     wanted = {library.parse_measure(name): name for name in measures}
     judged = {query: dict(grades) for query, grades in qrels.items()}
     # Ranks as scores, so that ties are not broken anew by the ids of documents.
-    run = {
-        query: {doc_id: float(len(ranking) - at) for at, doc_id in enumerate(ranking)}
-        for query, ranking in rankings.items()
-        if ranking
-    }
+    ranked = {query: ranking for query, ranking in rankings.items() if ranking}
+    run = {query: {one: float(len(ids) - at) for at, one in enumerate(ids)} for query, ids in ranked.items()}
     found = {query: dict.fromkeys(measures, 0.0) for query in qrels}
     for metric in library.iter_calc(list(wanted), judged, run) if run else ():
         value = float(metric.value)
@@ -244,9 +241,8 @@ def failures_of(records: Mapping[str, Mapping[str, Any]]) -> tuple[Failure, ...]
 
 
 def failure_lines(by_name: Mapping[str, tuple[Failure, ...]]) -> list[str]:
-    return [
-        f"{name} failed on {len(found)} questions, first: {found[0].error}" for name, found in by_name.items() if found
-    ]
+    failing = ((name, found) for name, found in by_name.items() if found)
+    return [f"{name} failed on {len(found)} questions, first: {found[0].error}" for name, found in failing]
 
 
 def error_text(err: Exception) -> str:

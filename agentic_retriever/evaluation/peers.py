@@ -320,9 +320,8 @@ class NearestUtteranceRouter:
         allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         if query_vector is None or not self._names:
-            raise EvaluationError(
-                f"the question has no vector or no index a sample, and {self.mode} goes by them alone"
-            )
+            lacking = "the question has no vector or no index a sample"
+            raise EvaluationError(f"{lacking}, and {self.mode} goes by them alone")
         cosines = self._rows @ query_vector
         votes: dict[str, list[float]] = {}
         for at in np.argsort(-cosines, kind="stable")[:UTTERANCES]:
@@ -359,12 +358,9 @@ def peer_contestants(
     vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
     library = measures.optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
     bm25: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
-    fused = [
-        QueryFusionRetriever(
-            [vector, bm25], llm=model, mode=mode, similarity_top_k=depth, num_queries=1, use_async=False
-        )
-        for mode in (FUSION_MODES.RECIPROCAL_RANK, FUSION_MODES.RELATIVE_SCORE)
-    ]
+    options: dict[str, Any] = {"llm": model, "similarity_top_k": depth, "num_queries": 1, "use_async": False}
+    modes = FUSION_MODES.RECIPROCAL_RANK, FUSION_MODES.RELATIVE_SCORE
+    fused = [QueryFusionRetriever([vector, bm25], mode=mode, **options) for mode in modes]
     ways = dict(zip(_NOTES, [vector, bm25, *fused], strict=False))
     selector = _RememberingSelector(embedding)
 
@@ -406,9 +402,6 @@ def _tools(
     served = [card for card in cards(index) if card.strategy in strategies]
     described = resources.embedding().embed_sentences([card.description for card in served])
     embedding.texts = {card.description: row.tolist() for card, row in zip(served, described, strict=True)}
-    return [
-        RetrieverTool.from_defaults(
-            build_adapter(card.strategy, index, settings), description=card.description, name=card.strategy.value
-        )
-        for card in served
-    ]
+    made = [(card, build_adapter(card.strategy, index, settings)) for card in served]
+    tool = RetrieverTool.from_defaults
+    return [tool(way, name=card.strategy.value, description=card.description) for card, way in made]

@@ -305,9 +305,8 @@ class IntentQuality(Record):
         if AUTO in self.means:
             auto, fixed = self.mean(AUTO), self.mean(self.best_fixed)
             of = measures.share_text(auto / self.oracle_mean if self.oracle_mean else None)
-            lines.append(
-                f"auto is {auto - fixed:+.3f} from the best fixed ({self.best_fixed}), {of} of the best by intent"
-            )
+            gap = f"{auto - fixed:+.3f} from the best fixed ({self.best_fixed})"
+            lines.append(f"auto is {gap}, {of} of the best by intent")
         headers = ["row", *(f"{intent} ({count})" for intent, count in self.counts.items()), "mean"]
         return Section(title, headers, rows, lines=lines)
 

@@ -248,9 +248,8 @@ def material_key(material: RoutingMaterial, settings: Mapping[str, Any]) -> str:
         (p.name, p.version, p.nodes, p.terms_total, p.description, hashlib.sha256(p.sample.tobytes()).hexdigest())
         for p in material.profiles.values()
     ]
-    return peers.fingerprint(
-        [__version__, profiles, [(q.query_id, q.text, q.index) for q in material.queries], settings]
-    )
+    questions = [(q.query_id, q.text, q.index) for q in material.queries]
+    return peers.fingerprint([__version__, profiles, questions, settings])
 
 
 def check_queries(queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfile]) -> None:
