@@ -306,10 +306,8 @@ class SharedShard:
         """Read from the engine which fields are indexed and whether it has a graph."""
         if self.edge is not None:
             info = self.edge.info()
-            fields = info.payload_schema.items()
-            self.kinds = {
-                points.path_field(path): _KIND_OF.get(str(index.data_type), "other") for path, index in fields
-            }
+            types = {points.path_field(path): str(index.data_type) for path, index in info.payload_schema.items()}
+            self.kinds = {field: _KIND_OF.get(data_type, "other") for field, data_type in types.items()}
             self.approximate = info.indexed_vectors_count > 0
 
     def flush(self) -> None:

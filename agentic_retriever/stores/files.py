@@ -37,9 +37,8 @@ def write_sealed(folder: Path, header: Mapping[str, Any], files: Mapping[str, by
         sync(folder.parent)
     except OSError as err:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise StoreError(
-            f"cannot write {folder}: {err.strerror or type(err).__name__}; free some space or check the permissions"
-        ) from err
+        what = f"cannot write {folder}: {err.strerror or type(err).__name__}"
+        raise StoreError(f"{what}; free some space or check the permissions") from err
     shutil.rmtree(old, ignore_errors=True)
 
 

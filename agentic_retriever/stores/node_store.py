@@ -117,9 +117,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
             except StoreError as err:
                 if not done:
                     raise
-                raise type(err)(
-                    f"{err}; {done:,} of the {len(nodes):,} nodes are stored, add all again to complete them"
-                ) from err
+                stored = f"{done:,} of the {len(nodes):,} nodes are stored"
+                raise type(err)(f"{err}; {stored}, add all again to complete them") from err
             self.dimension = self._stored_dimension
         return [node.node_id for node in nodes]
 
@@ -278,9 +277,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
             raise ConfigError(f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(points.FIELD_KINDS)}")
         path = points.payload_path(field)
         if path is None or field in points.RESERVED_FIELDS:
-            raise ConfigError(
-                f"the field {field!r:.60} cannot be indexed; its name is empty, reserved, or has a quote or backslash"
-            )
+            why = "its name is empty, reserved, or has a quote or backslash"
+            raise ConfigError(f"the field {field!r:.60} cannot be indexed; {why}")
         with self._writing("index a field"):
             known = self._kinds().get(field)
             if known != kind:

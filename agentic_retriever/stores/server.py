@@ -494,10 +494,9 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             raise self._mismatch(dimension, dense.size)
         self.dimension = dense.size
         self._has_links = dense.hnsw_config is None or dense.hnsw_config.payload_m != 0
-        found = {path: getattr(index.data_type, "value", "") for path, index in (info.payload_schema or {}).items()}
-        self._indexed = {
-            points.path_field(path): kind if kind in points.FIELD_KINDS else "other" for path, kind in found.items()
-        }
+        schema = info.payload_schema or {}
+        found = {points.path_field(path): getattr(index.data_type, "value", "") for path, index in schema.items()}
+        self._indexed = {field: kind if kind in points.FIELD_KINDS else "other" for field, kind in found.items()}
         self._indexed_read = time.monotonic()
 
     def _mismatch(self, got: int, stored: int) -> errors.EmbeddingMismatchError:
