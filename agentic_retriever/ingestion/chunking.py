@@ -242,9 +242,8 @@ def leaf_nodes(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
     leaves = []
     for ordinal, (start, end) in enumerate(spans):
         place = {"start": start, "end": end, "leaves": len(spans)}
-        related: dict[NodeRelationship, RelatedNodeType] = {
-            NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id, metadata=place)
-        }
+        parent = RelatedNodeInfo(node_id=node.node_id, metadata=place)
+        related: dict[NodeRelationship, RelatedNodeType] = {NodeRelationship.PARENT: parent}
         if isinstance(source, RelatedNodeInfo):
             related[NodeRelationship.SOURCE] = source.model_copy(deep=True)
         leaf = TextNode(
@@ -489,9 +488,8 @@ def _encoding() -> tiktoken.Encoding:
             "'pip install --force-reinstall llama-index-core'"
         ) from err
     mergeable = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
-    return tiktoken.Encoding(
-        "agentic_retriever_cl100k", pat_str=_SPLIT_RULE, mergeable_ranks=mergeable, special_tokens={}
-    )
+    name = "agentic_retriever_cl100k"
+    return tiktoken.Encoding(name, pat_str=_SPLIT_RULE, mergeable_ranks=mergeable, special_tokens={})
 
 
 def count_tokens(text: str) -> int:

@@ -336,9 +336,8 @@ def history_plots(entries: Sequence[LogEntry], found: Analytics) -> list[dict[st
 
 
 def _latency(days: Mapping[date, Sequence[LogEntry]]) -> dict[str, Any] | None:
-    times = {
-        day: sorted(e.timings_ms["total"] for e in asked if "total" in e.timings_ms) for day, asked in days.items()
-    }
+    steps = {day: [one.timings_ms for one in asked] for day, asked in days.items()}
+    times = {day: sorted(ms["total"] for ms in told if "total" in ms) for day, told in steps.items()}
     known = {f"{day:%m-%d}": ordered for day, ordered in times.items() if ordered}
     percents = {"median": 50, "95 of 100 are faster": 95}
     lines = {said: {day: nearest_rank(ordered, p) for day, ordered in known.items()} for said, p in percents.items()}

@@ -108,9 +108,8 @@ async def one_query(query_id: models.QueryId, service: Shared) -> Response:
 async def replay(query_id: models.QueryId, request: Request, service: Shared) -> models.ReplayOut:
     """Route a recorded question again, and say what is different now."""
     changes, now = await routed_again(query_id, request, service)
-    return models.ReplayOut(
-        query=now.query, understood_as=now.understood_as, route=models.RouteOut(**now.to_dict()), differences=changes
-    )
+    decided = models.RouteOut(**now.to_dict())
+    return models.ReplayOut(query=now.query, understood_as=now.understood_as, route=decided, differences=changes)
 
 
 async def routed_again(query_id: str, request: Request, service: Service) -> tuple[list[Difference], RouteDecision]:
