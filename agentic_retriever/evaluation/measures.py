@@ -82,7 +82,7 @@ def measure_rankings(
     judged = {query: dict(grades) for query, grades in qrels.items()}
     # Ranks as scores, so that ties are not broken anew by the ids of documents.
     ranked = {query: ranking for query, ranking in rankings.items() if ranking}
-    run = {query: {one: float(len(ids) - at) for at, one in enumerate(ids)} for query, ids in ranked.items()}
+    run = {query: {doc_id: float(len(ids) - at) for at, doc_id in enumerate(ids)} for query, ids in ranked.items()}
     found = {query: dict.fromkeys(measures, 0.0) for query in qrels}
     for metric in library.iter_calc(list(wanted), judged, run) if run else ():
         value = float(metric.value)
