@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.indices.profile import ProfiledNode, collect_identifiers
-from agentic_retriever.synthesis import (
-    ConfidenceModel,
-    ConfidenceModels,
-    Evidence,
-    assemble,
-)
+from agentic_retriever.synthesis import ConfidenceModel, ConfidenceModels, Evidence, assemble
 from agentic_retriever.synthesis.evidence import default_models, figures_of, supported_share
 from agentic_retriever.synthesis.questions import lacks_measure
 
@@ -45,6 +40,14 @@ def test_figures_of_an_answer_that_is_there_and_of_one_that_is_not(handbook):
     assert models.right.probability(other) < models.right.probability(there)
     assert models.answered.probability(other) < models.answered.probability(there)
     assert figures("", [])["unseen"] == 1.0
+
+
+def test_the_script_that_fits_notes_what_an_answer_is_judged_by(handbook):
+    writer = script.NotingSynthesizer(lambda texts, **_limits: np.ones((len(texts), 2)))
+    for query, share in (("How much is the daily allowance for meals in Germany?", 1.0), ("Boil an egg in Lima?", 0.0)):
+        writer.synthesize(query, handbook)
+        assert writer.noted[0]["reachable"] == share
+    assert writer.noted[1]
 
 
 @pytest.mark.parametrize(
