@@ -31,11 +31,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from llama_index.core.schema import NodeWithScore
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, PackedVectors, embedding_name
