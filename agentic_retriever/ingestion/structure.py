@@ -466,8 +466,9 @@ class _Scanner:
         if not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
             return None
         underline = _UNDERLINE.match(below)
-        is_other = "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line) or _COLUMNS.search(line)
-        if underline is None or is_other:
+        if underline is None:  # as below most lines
+            return None
+        if "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line) or _COLUMNS.search(line):
             return None
         heading = label(line.strip(), level=1 if underline[1][0] == "=" else 2)
         return self._block(self._at, self._at + 1, "heading", heading)

@@ -253,8 +253,9 @@ class Limits:
         self._memory = MovingWindowRateLimiter(MemoryStorage())
         # Redis counts for all processes; while it is down each counts for itself.
         self._shared = SharedLimiter(storage_from_string(redis, **_REDIS)) if redis else None
-        suits = max(LEAST_PLACES, usable_cores()) if service.router.resources.model is None else WITH_MODEL
-        answering = self._settings.max_requests or suits
+        answering = self._settings.max_requests or (
+            max(LEAST_PLACES, usable_cores()) if service.router.resources.model is None else WITH_MODEL
+        )
         self.places = {
             "requests": Places(answering, most_waiting=WAITING * answering),
             "uploads": Places(self._settings.max_uploads),

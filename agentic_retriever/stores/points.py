@@ -98,13 +98,14 @@ def node_payload(node: BaseNode) -> dict[str, Any]:
 def plain_metadata(metadata: Mapping[Any, object], node_id: str) -> dict[str, object]:
     """Turn metadata into what JSON can hold: dates into ISO 8601 strings, sets into sorted lists, NaN into ``None``."""
     plain: dict[str, object] = {}
-    named = f"node {node_id!r} has the metadata field"
     for field, value in metadata.items():
         if field in RESERVED_FIELDS:
-            raise IndexingError(f"{named} {field!r}, a name that LlamaIndex uses itself; rename it")
+            raise IndexingError(
+                f"node {node_id!r} has the metadata field {field!r}, a name that LlamaIndex uses itself; rename it"
+            )
         if not isinstance(field, str) or not 0 < len(field) <= MAX_FIELD_LENGTH:
             allowed = f"names are strings of 1 to {MAX_FIELD_LENGTH} characters"
-            raise IndexingError(f"{named} {str(field)[:60]!r}; {allowed}")
+            raise IndexingError(f"node {node_id!r} has the metadata field {str(field)[:60]!r}; {allowed}")
         try:
             field.encode()
             plain[field] = _plain(value, 0)
