@@ -76,9 +76,10 @@ def show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False) -> No
     rows += [(field, "numbers", f"{low:.15g} to {high:.15g}") for field, (low, high) in numbers.items()]
     if rows:
         console.table(["field", "values", "examples"], rows)
-    columns = ["doc_id", "kind", "title", "nodes"]
-    shown = [[one[name] for name in columns] for one in documents[:_SHOWN_DOCUMENTS]]
-    console.table(["document", *columns[1:]], shown)
+    console.table(
+        ["document", "kind", "title", "nodes"],
+        [(d["doc_id"], d["kind"], d["title"], d["nodes"]) for d in documents[:_SHOWN_DOCUMENTS]],
+    )
     if len(documents) > _SHOWN_DOCUMENTS:
         console.note(f"and {len(documents) - _SHOWN_DOCUMENTS:,} more documents; --json lists all")
 

@@ -61,11 +61,6 @@ class _Bench:
     llm: LLM | None
     timer: Callable[[], float]  # Seconds
 
-    @property
-    def clock(self) -> dict[str, Any]:
-        """What times and watches whatever is asked."""
-        return {"timer": self.timer, "watcher": self.watcher}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
@@ -219,7 +214,8 @@ def _run(bench: _Bench, given: Sequence[Dataset]) -> Benchmark:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
                 with _journal(bench, _key(bench, target)) as journal:
-                    measured[target.name] = _measured(bench, target, Run(journal=journal, **bench.clock))
+                    run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
+                    measured[target.name] = _measured(bench, target, run)
                 journals.append(journal)
                 gathered.add_index(target.router, target.index, owned=target.owned)
                 gathered.add_queries(target.name, target.asked, index=target.index)
@@ -354,7 +350,9 @@ def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     base, name = bench.embedding(), _safe(f"{dataset.name}{'-intents' if dataset.pseudo else ''}")
     known = datasets.given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
-    asked = datasets.with_vectors(limited.queries, known, base.get_query_embedding, about=limited.name, **bench.clock)
+    asked = datasets.with_vectors(
+        limited.queries, known, base.get_query_embedding, about=limited.name, timer=bench.timer, watcher=bench.watcher
+    )
     questions = {query_hash(query.text): asked.vectors[query.query_id] for query in asked.queries}
     source = datasets.GivenVectors(embedding_name(base), {**datasets.passage_vectors(dataset, known), **questions})
     config = _quiet(bench.config, bench.folder / name)
@@ -437,7 +435,10 @@ def _with_vectors(
     """Take the questions that are asked with their vectors, given ones or those of the router's model."""
     model, limited = router.resources.embedding(), dataset.limited(bench.options.limit, bench.options.seed)
     known = datasets.given_vectors(limited, bench.options.vectors, model.base)
-    return datasets.with_vectors(limited.queries, known, model.embed_query, about=about, **bench.clock), known
+    asked = datasets.with_vectors(
+        limited.queries, known, model.embed_query, about=about, timer=bench.timer, watcher=bench.watcher
+    )
+    return asked, known
 
 
 def _quiet(config: RouterConfig, folder: Path) -> RouterConfig:
@@ -480,8 +481,9 @@ def _gather(bench: _Bench, dataset: Dataset, gathered: routing.RoutingMaterial) 
     gathered.datasets.append({**dataset.facts(), "vectors": origin})
     gathered.problems.append(problems)
     if dataset.pseudo:
-        made = f"the questions of {dataset.name} were made of its documents"
-        gathered.notes.append(f"{made}; their own words tell the index")
+        gathered.notes.append(
+            f"the questions of {dataset.name} were made of its documents; their own words tell the index"
+        )
 
 
 def _stage_one(bench: _Bench, gathered: routing.RoutingMaterial) -> routing.RoutingBenchmark | None:
@@ -501,7 +503,8 @@ def _routing_measured(
         AgenticRouter(quiet, embedding=bench.embedding(), llm=llm) as router,
         _journal(bench, routing.material_key(gathered, quiet.to_dict())) as journal,
     ):
-        found = routing.measure_routing(gathered, router, Run(journal=journal, **bench.clock))
+        run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
+        found = routing.measure_routing(gathered, router, run)
         journal.remove()
     return found
 
