@@ -1,10 +1,10 @@
 """Questions about documents that nobody here has seen: which index, passage, answer and page come back, and what fails.
 
-``python -m benchmarks.trial FOLDER [--data DIR] [--out FILE] [--ids ID ...] [--reranker NAME]`` reads
-``FOLDER/indexes.json`` (an index's name to what it holds), ``FOLDER/files/NAME/`` and ``FOLDER/questions.json``:
-objects with ``id``, ``question``, ``index``, ``answerable`` and, where it is, regular expressions for the ``passage``
-that answers and for the ``answer``, and the ``page`` of a PDF. Patterns are looked for in text whose white space is
-single, as it stands and without the marks of tables and emphasis. Indexes are built once in DIR.
+``python -m benchmarks.trial FOLDER [--data DIR] [--out FILE] [--ids ID ...]`` reads ``FOLDER/indexes.json`` (an index's
+name to what it holds), ``FOLDER/files/NAME/`` and ``FOLDER/questions.json``: objects with ``id``, ``question``,
+``index``, ``answerable`` and, where it is, regular expressions for the ``passage`` that answers and for the ``answer``,
+and the ``page`` of a PDF. Patterns are looked for in text whose white space is single, as it stands and without the
+marks of tables and emphasis. Indexes are built once in DIR.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def summary(questions: list[dict[str, Any]], results: list[dict[str, Any]]) -> d
     return dict(counts)
 
 
-def ask(folder: Path, data: Path, ids: list[str], reranker: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def ask(folder: Path, data: Path, ids: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Build the indexes that are not there yet, ask, and judge."""
     questions = json.loads((folder / "questions.json").read_text("utf-8"))
     questions = [question for question in questions if not ids or question["id"] in ids]
-    config = RouterConfig(data_dir=data, embedding_model="local", cache_max_entries=0, reranker=reranker)
+    config = RouterConfig(data_dir=data, embedding_model="local", cache_max_entries=0)
     with AgenticRouter(config) as router:
         there = set(router.index_names())
         for name, description in json.loads((folder / "indexes.json").read_text("utf-8")).items():
@@ -100,10 +100,9 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="where the indexes are kept (default: nowhere, after the run)")
     parser.add_argument("--out", type=Path, help="JSON file for the result of each question")
     parser.add_argument("--ids", nargs="*", default=[], metavar="ID", help="ask only these")
-    parser.add_argument("--reranker", default="none", help="the setting of that name (default: none)")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        questions, results = ask(chosen.folder, chosen.data or Path(scratch), chosen.ids, chosen.reranker)
+        questions, results = ask(chosen.folder, chosen.data or Path(scratch), chosen.ids)
     if chosen.out:
         chosen.out.write_text(json.dumps(results, ensure_ascii=False, indent=1), "utf-8")
     print(json.dumps(summary(questions, results)))
