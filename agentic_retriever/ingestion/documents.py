@@ -160,6 +160,8 @@ _MARKS = (
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _MAX_NON_ASCII = 0.3
 _NO_TEXT = (b"%PDF-", b"{\\rtf")  # what else may hold no NUL byte
+# What printers and terminals show as bold or underlined: "w\bw", "_\bw", "w\b_" and colours.
+_STRUCK_OVER = re.compile(r"[^\n\x08]\x08(?!_)|(?<=[^\n\x08])\x08_|\x1b\[[\d;]*m")
 _ADVICE = "save it as UTF-8"
 
 
@@ -249,8 +251,12 @@ def unreadable(err: OSError) -> SourceError:
 
 
 def decode_text(data: bytes) -> str:
-    """Decode UTF-8, UTF-16 or UTF-32, and lines that are none as Windows-1252 where they look like Western text."""
-    return decode_bytes(data).replace("\r\n", "\n").replace("\r", "\n")
+    """Decode UTF-8, UTF-16 or UTF-32, and lines that are none as Windows-1252 where they look like Western text.
+
+    Line ends are those of Unix, and what was struck over to look bold or underlined stands once.
+    """
+    text = decode_bytes(data).replace("\r\n", "\n").replace("\r", "\n")
+    return _STRUCK_OVER.sub("", text) if "\b" in text or "\x1b" in text else text
 
 
 def decode_bytes(data: bytes) -> str:

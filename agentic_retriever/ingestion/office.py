@@ -6,6 +6,7 @@ markitdown stands on the same three, and brings pandas, onnxruntime and magika b
 import csv
 import io
 import posixpath
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from email import message_from_bytes
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from lxml import etree
@@ -245,10 +246,22 @@ def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
             yield f"\n\n{html_to_text(archive.read(href))[1]}"
 
 
+# Lines before a table that are no part of it; a number sign that fills a cell is.
+_REMARKS: Final = re.compile(r"\A(?:#(?![,;|\t]\S).*\n+)+")
+
+
 def _from_csv(data: bytes, _max_bytes: int) -> _Pieces:
-    text = documents.decode_text(data)
-    head = text.lstrip().partition("\n")[0]
-    yield from _table(csv.reader(io.StringIO(text), delimiter=max("\t;,|" if "\t" in head else ";,|", key=head.count)))
+    """What stands behind ``#`` before the rows is text; the last of it is their head where it has as many cells."""
+    text = documents.decode_text(data).lstrip("\n")
+    remarks = "".join(_REMARKS.findall(text)[:1])
+    lines, text = [line for line in remarks.splitlines() if line.strip()], text[len(remarks) :]
+    first, *others = text[:_MAX_CELL].splitlines() or [""]
+    mark = max("\t;,|" if "\t" in first else ";,|", key=first.count)
+    cells = max(row.count(mark) for row in (first, *others))
+    if lines and lines[-1].count(mark) == cells > 0 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
+        text = f"{lines.pop().lstrip('# ')}\n{text}"
+    yield "".join(f"{line.strip('# ')}\n" for line in [*lines, ""] if lines)
+    yield from _table(csv.reader(io.StringIO(text), delimiter=mark))
 
 
 def _from_eml(data: bytes, _max_bytes: int) -> _Pieces:

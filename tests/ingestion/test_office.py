@@ -170,6 +170,21 @@ def test_separated_values_become_a_table(read_one, name, content):
     assert read_one(name, content).text == "| x | y |\n| --- | --- |\n| 1 | a \\|b |\n| 2 | c |"
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("# Zones\n# of all\n\n#x\ty\tz\n1\t2\n", "Zones\nof all\n\n| x | y | z |\n| --- | --- | --- |\n| 1 | 2 |  |"),
+        ("# from: a survey, 2020\nx,y\n1,2\n", "from: a survey, 2020\n\n| x | y |\n| --- | --- |\n| 1 | 2 |"),
+        ("#,y\n1,2\n", "| # | y |\n| --- | --- |\n| 1 | 2 |"),
+        ("#\ty\n1\t2\n", "| # | y |\n| --- | --- |\n| 1 | 2 |"),
+        ("\ty\n1\t2\n", "|  | y |\n| --- | --- |\n| 1 | 2 |"),
+        ("# only remarks\n# and more\n", "only remarks\nand more"),
+    ],
+)  # fmt: skip
+def test_what_is_remarked_before_a_table_is_text_or_its_head(read_one, content, text):
+    assert read_one("a.tsv", content).text == text
+
+
 def test_mail_has_its_subject_its_people_and_reports_what_is_attached(read, read_one):
     mail = (
         b"Subject: =?utf-8?q?Caf=C3=A9?=\nFrom: Ann <a@example.org>\nDate: Mon, 01 May 2023 10:00:00 +0200\n"
