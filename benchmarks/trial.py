@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FIRST = 5  # passages among which the right one is looked for
 _BARS = re.compile(r"\|(?:\s*:?-+:?\s*\|)*")  # between the cells of a Markdown table, and below its header
 _EMPHASIS = re.compile(r"[*`]")
+_MARKER = re.compile(r" ?\[\d+\]")  # of a citation: no number of the answer
 
 
 def found(pattern: str | None, text: str) -> bool:
@@ -41,7 +42,7 @@ def judged(question: dict[str, Any], answer: Answer) -> dict[str, Any]:
     ranks = [
         rank for rank, node in enumerate(answer.nodes, 1) if found(question.get("passage"), node.node.get_content())
     ]
-    right = found(question.get("answer"), answer.text)
+    right = found(question.get("answer"), _MARKER.sub("", answer.text))
     quoting = [cited for cited in answer.citations if found(question.get("answer"), cited.quote)]
     return {
         "id": question["id"],

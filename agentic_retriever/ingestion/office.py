@@ -251,14 +251,14 @@ _REMARKS: Final = re.compile(r"\A(?:#(?![,;|\t]\S).*\n+)+")
 
 
 def _from_csv(data: bytes, _max_bytes: int) -> _Pieces:
-    """What stands behind ``#`` before the rows is text; the last of it is their head where it has as many cells."""
+    """What stands behind ``#`` before the rows is text; the last of it is their head where it has no fewer cells."""
     text = documents.decode_text(data).lstrip("\n")
     remarks = "".join(_REMARKS.findall(text)[:1])
     lines, text = [line for line in remarks.splitlines() if line.strip()], text[len(remarks) :]
     first, *others = text[:_MAX_CELL].splitlines() or [""]
     mark = max("\t;,|" if "\t" in first else ";,|", key=first.count)
     cells = max(row.count(mark) for row in (first, *others))
-    if lines and lines[-1].count(mark) == cells > 0 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
+    if lines and lines[-1].count(mark) >= cells > 0 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
         text = f"{lines.pop().lstrip('# ')}\n{text}"
     yield "".join(f"{line.strip('# ')}\n" for line in [*lines, ""] if lines)
     yield from _table(csv.reader(io.StringIO(text), delimiter=mark))

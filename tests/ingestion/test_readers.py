@@ -172,7 +172,9 @@ def test_lines_of_different_encodings_in_one_file_are_read_each_for_itself(read_
 
 
 def test_what_is_struck_over_or_coloured_to_look_bold_stands_once(read_one):
-    printed = "1\b1.\b.2\b2 K\bKe\bey\bys\bs\n\nA _\bk_\be_\by, a l\b_o\b_c\b_k, +\bo \x1b[1mbold\x1b[0m \x1b[4;31mred\x1b[m\n"
+    printed = (
+        "1\b1.\b.2\b2 K\bKe\bey\bys\bs\n\nA _\bk_\be_\by, a l\b_o\b_c\b_k, +\bo \x1b[1mbold\x1b[0m \x1b[31mred\x1b[m\n"
+    )
     assert read_one("a.txt", printed).text == "1.2 Keys\n\nA key, a lock, o bold red\n"
 
 
