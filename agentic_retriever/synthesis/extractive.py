@@ -357,6 +357,7 @@ def _heading_level(text: str, begin: int, end: int) -> int:
 _LONG_WIDTH: Final = 300
 # What makes a sentence worth quoting, in units of "has every term of the question".
 _NUMBER: Final = re.compile(r"(?<![\w.,])\d+(?![.,]?\w|\s?(?:[%°Ω]|[µnpmkMG]?(?:[AVWFmgslBΩ]|Hz)\b))")  # no measure
+_NAMED_OPTION: Final = re.compile(r"(?<![\w-])-{1,2}[^\W\d_][\w-]*")
 _BY_LOG: Final = 0.8
 _BY_AROUND: Final = 0.6
 _BY_KIND: Final = 0.3
@@ -391,9 +392,14 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> tuple[Sc
     most = max(named, default=0.0) or 1.0
     of_first = [1.0 if i in first.values() else 0.5 for i in range(len(found))]
     worth = [_BELOW_ITS_KIND * share * (one / most) ** 2 for share, one in zip(of_first, named, strict=True)]
-    keys = {*_NUMBER.findall(question.text)}
-    by_key = [_BY_KEY * (c.text[:1] == "|" and not keys.isdisjoint(map(str.strip, c.text.split("|")))) for c in found]
+    keys = {*_NUMBER.findall(question.text), *_NAMED_OPTION.findall(question.text)}
+    by_key = [_BY_KEY * (c.text[:1] == "|" and not keys.isdisjoint(_keys_of(c.text))) for c in found]
     return np.array(scores, dtype=float), np.array(worth, dtype=float) + by_key
+
+
+def _keys_of(row: str) -> AbstractSet[str]:
+    """The cells of a row, and the options that stand in one, as in "`-o`, `--only`"."""
+    return {*map(str.strip, row.split("|")), *_NAMED_OPTION.findall(row)}
 
 
 def _is_below(kinds: frozenset[str], c: Candidate, fit: float, question: Question) -> bool:
@@ -462,7 +468,7 @@ _NEAR: Final = 0.47  # share of the cosine in the score of a sentence
 _BY_PASSAGE: Final = 0.15
 _BY_PLACE: Final = 0.8
 _BY_ROW: Final = 0.3
-_BY_KEY: Final = 0.5  # of a row that has a number of the question as a cell
+_BY_KEY: Final = 0.5  # of a row that has a number of the question as a cell, or an option of it
 _OF_SUBJECT: Final = 0.35  # what a default has before the sentence that says of what
 _BARE: Final = 6  # terms of "Default: 4 times the hello interval." at most
 

@@ -260,13 +260,10 @@ def test_any_reply_is_read_or_refused(reply):
 # Splitting a question by its words.
 SPLIT = {
     "Compare the operating margin of fiscal 2024 with fiscal 2025": (
-        "the operating margin of fiscal 2024",
-        "the operating margin of fiscal 2025",
+        "the operating margin of fiscal 2024", "the operating margin of fiscal 2025",
     ),
     "Compare lead, zinc and copper in terms of weight": (
-        "lead in terms of weight",
-        "zinc in terms of weight",
-        "copper in terms of weight",
+        "lead in terms of weight", "zinc in terms of weight", "copper in terms of weight",
     ),
     "What is the difference between oil and gas in price?": ("oil in price", "gas in price"),
     "How do cats and dogs differ in diet?": ("cats differ in diet", "dogs differ in diet"),
@@ -274,23 +271,19 @@ SPLIT = {
     "petrol versus diesel: which one is cheaper": ("petrol which one is cheaper", "diesel which one is cheaper"),
     "How does the 2026 budget compare with the 2025 result?": ("the 2026 budget", "the 2025 result"),
     "Compara la prueba de frenos de un turismo y un camión: distancia máxima": (
-        "la prueba de frenos de un turismo distancia máxima",
-        "la prueba de frenos de un camión distancia máxima",
+        "la prueba de frenos de un turismo distancia máxima", "la prueba de frenos de un camión distancia máxima",
     ),
     "¿Qué diferencia hay entre una multa leve y una grave en la cuantía?": (
-        "una multa leve en la cuantía",
-        "una grave en la cuantía",
+        "una multa leve en la cuantía", "una grave en la cuantía",
     ),
     "COMPARA EL ALUMBRADO CON EL RUIDO": ("EL ALUMBRADO", "EL RUIDO"),
     "เปรียบเทียบโฉนดและน.ส.3 ว่าสิทธิต่างกันอย่างไร": ("โฉนด ว่าสิทธิต่างกันอย่างไร", "น.ส.3 ว่าสิทธิต่างกันอย่างไร"),
     "ขายเกิน 5 ปี เทียบกับขายก่อนครบ 5 ปี ค่าใช้จ่ายต่างกันอย่างไร": (
-        "ขายเกิน 5 ปี ค่าใช้จ่ายต่างกันอย่างไร",
-        "ขายก่อนครบ 5 ปี ค่าใช้จ่ายต่างกันอย่างไร",
+        "ขายเกิน 5 ปี ค่าใช้จ่ายต่างกันอย่างไร", "ขายก่อนครบ 5 ปี ค่าใช้จ่ายต่างกันอย่างไร",
     ),
     # Several questions, each part with what the others leave out.
     "How long is the warranty? Who pays for shipping of spare parts?": (
-        "How long is the warranty",
-        "Who pays for shipping of spare parts",
+        "How long is the warranty", "Who pays for shipping of spare parts",
     ),
     "There is only one seller. Who has to sign the order, and how long does the approval stay valid?": (
         "There is only one seller Who has to sign the order",
@@ -310,8 +303,7 @@ SPLIT = {
     "如何删除文件？还有，怎样复制文件？": ("如何删除文件", "怎样复制文件"),
     "Was ist der Unterschied zwischen Listen und Tupeln?": ("Listen", "Tupeln"),
     "Quelle est la différence entre la version stable et la version testing ?": (
-        "la version stable",
-        "la version testing",
+        "la version stable", "la version testing",
     ),
     "В чём разница между списком и кортежем?": ("списком", "кортежем"),
     "Was steht in der Richtlinie über Reisen und Spesen?": (),
@@ -319,13 +311,12 @@ SPLIT = {
     "แปลงนี้มีเนื้อที่กี่ตารางวา แล้วถ้าบิดายกให้บุตรต้องจ่ายกี่บาท": ("แปลงนี้มีเนื้อที่กี่ตารางวา", "ถ้าบิดายกให้บุตรต้องจ่ายกี่บาท"),
     # Names, each with what is asked of both.
     "Which magazine was started first Arthur's Magazine or First for Women?": (
-        "Which magazine was started first Arthur's Magazine?",
-        "Which magazine was started first First for Women?",
+        "Which magazine was started first Arthur's Magazine?", "Which magazine was started first First for Women?",
     ),
     "Are Medici and Senet both board games?": ("Are Medici both board games?", "Are Senet both board games?"),
     'Who wrote "Blue Hour" and "Red Dawn"?': ('Who wrote "Blue Hour"?', 'Who wrote "Red Dawn"?'),
     "โฉนด 36877 กับโฉนด 40941 แปลงไหนแพงกว่า": ("โฉนด 36877 กับโฉนด แปลงไหนแพงกว่า", "โฉนด กับโฉนด 40941 แปลงไหนแพงกว่า"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("query", "parts"), SPLIT.items())

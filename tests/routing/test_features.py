@@ -32,6 +32,7 @@ NOT_QUOTED = ["don't", 'a screen of 5"', '""', "l'article"]
         *(("codes", query) for query in NO_CODES),
         *(("quoted", query) for query in NOT_QUOTED),
         ("acronyms", "WHERE IS THE OFFICE"),
+        ("detail", "why should a footnote stand inside the quotation?"),
     ],
 )
 def test_what_is_no_signal(signal, query):
@@ -45,7 +46,7 @@ def test_what_is_no_signal(signal, query):
     ("overview", "dame un RESUMEN del informe"), ("overview", "ช่วยสรุปรายงานให้หน่อย"),
     ("procedure", "the licence procedure, please"), ("procedure", "explícame el trámite paso a paso"),
     ("procedure", "ขั้นตอนการขอใบอนุญาต"), ("detail", "under what exact conditions may a crew leave?"),
-    ("detail", "¿en qué condiciones se permite?"),
+    ("detail", "¿en qué condiciones se permite?"), ("detail", "what is the limit in the footnote?"),
     ("several_questions", "Who signs, what does it cost, and when is it due?"),
     ("range", "flats between 40 and 60 square metres"), ("range", "coches de más de 10 años"),
     ("range", "ที่ดินไม่เกิน 3 ไร่"), ("references", "what does article 17 say"), ("references", "el anexo III"),

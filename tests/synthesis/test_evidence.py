@@ -159,11 +159,7 @@ def test_any_numbers_give_a_score_in_range(figures, support):
         assert 0.0 <= supported_share(model.probability(figures), support) <= 1.0
 
 
-@given(
-    st.fixed_dictionaries(dict.fromkeys(SIGNS, st.floats(-9, 9))),
-    st.sampled_from(sorted(SIGNS)),
-    st.floats(0, 9),
-)
+@given(st.fixed_dictionaries(dict.fromkeys(SIGNS, st.floats(-9, 9))), st.sampled_from(sorted(SIGNS)), st.floats(0, 9))
 def test_better_evidence_never_lowers_it(figures, name, more):
     better = {**figures, name: figures[name] + SIGNS[name] * more}
     for model in (default_models().answered, default_models().right):

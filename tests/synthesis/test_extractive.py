@@ -16,11 +16,7 @@ from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.sample import load_questions
 from agentic_retriever.schema import Complexity
-from agentic_retriever.synthesis import (
-    Extraction,
-    ExtractiveSynthesizer,
-    assemble,
-)
+from agentic_retriever.synthesis import Extraction, ExtractiveSynthesizer, assemble
 from agentic_retriever.synthesis.citations import shown
 from agentic_retriever.synthesis.questions import NUMERIC, Question, coverage
 from agentic_retriever.text import Tokenizer
@@ -232,10 +228,13 @@ def test_an_option_or_term_is_quoted_with_what_it_does(name):
     assert "tries" not in extract("Who has many words?", [make_node(text, start=0)], max_sentences=1).text
 
 
-def test_a_duration_in_words_is_one():
+def test_a_duration_in_words_is_one_and_an_interval_that_is_named_a_frequency():
     text = "Members of the board serve 9 boats.\n\nRain fell.\n\nMembers of the board serve for two years."
     found = extract("How long do members of the board serve?", [make_node(text, start=0)], max_sentences=1)
     assert found.citations[0].quote.endswith("two years.")
+    text = "The pump can save a log. A log is written every save interval."
+    found = extract("How often does the pump save a log?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("A log")
 
 
 def test_a_number_below_a_heading_that_names_a_duration_is_none():
@@ -418,6 +417,7 @@ def test_who_is_asked_for_by_another_word_is_found_by_its_title():
         ("¿Quién firma la garantía?", "La garantía la firma Ana Torres.", "La garantía cubre las piezas del equipo."),
         ("Why did the warranty end?", "The warranty ended because it aged.", "The warranty end was announced early."),
         ("How often should I oil the pump?", "The pump is oiled every second week.", "I should oil 12 pumps."),
+        ("Quels états prend la pompe ?", "On a : prête, arrêtée, en marche ou usée.", "La pompe prend ses états."),
         ("At what temperature is the fan turned on?", "On the X40 the fan is turned on at 56 degrees.",
          "The fan is turned off when the temperature is 49 degrees."),
         ("¿Cuánta sal lleva la masa?", "A la masa se le echan dos cucharadas de sal.", "La sal de la masa lleva yodo."),
@@ -551,6 +551,9 @@ def test_of_rows_that_share_words_the_one_is_taken_that_has_one_of_its_own():
     table = "My script has returned a code.\n\n| Code | Says |\n|---|---|\n| 5 | failed |\n| 6 | refused requests |"
     asked = ("My script returned code 6. What does that mean?", "Which requests are refused at 5 V?")
     assert all("refused" in extract(query, [make_node(table, start=0)], max_sentences=1).text for query in asked)
+    table = "| Switch | Variable | Sets |\n|---|---|---|\n| -a | ALL | the program variable |\n| `-o`,`-p` | ONE | it |"
+    found = extract("Which program variable does the -o switch set?", [make_node(table, start=0)], max_sentences=1)
+    assert "ONE" in found.text
 
 
 def test_yes_or_no_answers_a_question_for_it_and_no_question_is_quoted():
