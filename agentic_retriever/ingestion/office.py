@@ -257,8 +257,9 @@ def _from_csv(data: bytes, _max_bytes: int) -> _Pieces:
     lines, text = [line for line in remarks.splitlines() if line.strip()], text[len(remarks) :]
     first, *others = text[:_MAX_CELL].splitlines() or [""]
     mark = max("\t;,|" if "\t" in first else ";,|", key=first.count)
-    cells = max(row.count(mark) for row in (first, *others))
-    if lines and lines[-1].count(mark) >= cells > 0 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
+    counts = [map(len, csv.reader(rows, delimiter=mark)) for rows in (lines[-1:], [first, *others])]
+    head, cells = (max(count, default=0) for count in counts)
+    if head >= cells > 1 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
         text = f"{lines.pop().lstrip('# ')}\n{text}"
     yield "".join(f"{line.strip('# ')}\n" for line in [*lines, ""] if lines)
     yield from _table(csv.reader(io.StringIO(text), delimiter=mark))

@@ -177,6 +177,7 @@ def test_separated_values_become_a_table(read_one, name, content):
         ("# from: a survey, 2020\nx,y\n1,2\n", "from: a survey, 2020\n\n| x | y |\n| --- | --- |\n| 1 | 2 |"),
         ("#\ty\n1\t2\n", "| # | y |\n| --- | --- |\n| 1 | 2 |"), ("# only\n# remarks\n", "only\nremarks"),
         ("\ty\n1\t2\n", "|  | y |\n| --- | --- |\n| 1 | 2 |"),
+        ('#x,y\n1,"2, 3, 4"\n', "| x | y |\n| --- | --- |\n| 1 | 2, 3, 4 |"),
     ],
 )  # fmt: skip
 def test_what_is_remarked_before_a_table_is_text_or_its_head(read_one, content, text):
