@@ -247,22 +247,28 @@ def _from_epub(data: bytes, max_bytes: int) -> _Pieces:
 
 
 # Lines before a table that are no part of it; a number sign that fills a cell is.
-_REMARKS: Final = re.compile(r"\A(?:#(?![,;|\t]\S).*\n+)+")
+_REMARKS: Final = re.compile(r"(?:#(?![,;|\t]\S).*\n+)+")
 
 
 def _from_csv(data: bytes, _max_bytes: int) -> _Pieces:
     """What stands behind ``#`` before the rows is text; the last of it is their head where it has no fewer cells."""
     text = documents.decode_text(data).lstrip("\n")
-    remarks = "".join(_REMARKS.findall(text)[:1])
+    remarks = found[0] if (found := _REMARKS.match(text)) else ""
     lines, text = [line for line in remarks.splitlines() if line.strip()], text[len(remarks) :]
-    first, *others = text[:_MAX_CELL].splitlines() or [""]
+    rows = [row for row in text[:_MAX_CELL].splitlines() if row.strip()]
+    first = rows[0] if rows else ""
     mark = max("\t;,|" if "\t" in first else ";,|", key=first.count)
-    counts = [map(len, csv.reader(rows, delimiter=mark)) for rows in (lines[-1:], [first, *others])]
-    head, cells = (max(count, default=0) for count in counts)
-    if head >= cells > 1 and (f"{mark} " in first or f"{mark} " not in lines[-1]):
+    if lines and _is_head(lines[-1], rows, mark):
         text = f"{lines.pop().lstrip('# ')}\n{text}"
     yield "".join(f"{line.strip('# ')}\n" for line in [*lines, ""] if lines)
     yield from _table(csv.reader(io.StringIO(text), delimiter=mark))
+
+
+def _is_head(remark: str, rows: Sequence[str], mark: str) -> bool:
+    """Tell whether a remark has no fewer cells than the longest row, and is no sentence with commas."""
+    cells = max(map(len, csv.reader(rows, delimiter=mark)), default=0)
+    has_cells = 1 < cells <= len(next(csv.reader([remark], delimiter=mark)))
+    return has_cells and (f"{mark} " in rows[0] or f"{mark} " not in remark)
 
 
 def _from_eml(data: bytes, _max_bytes: int) -> _Pieces:

@@ -176,6 +176,7 @@ def test_separated_values_become_a_table(read_one, name, content):
         ("# Zones\n# of all\n\n#x\ty\tz\n1\t2\n", "Zones\nof all\n\n| x | y | z |\n| --- | --- | --- |\n| 1 | 2 |  |"),
         ("# from: a survey, 2020\nx,y\n1,2\n", "from: a survey, 2020\n\n| x | y |\n| --- | --- |\n| 1 | 2 |"),
         ("#\ty\n1\t2\n", "| # | y |\n| --- | --- |\n| 1 | 2 |"), ("# only\n# remarks\n", "only\nremarks"),
+        ("  \nx,y\n1,2\n", "| x | y |\n| --- | --- |\n| 1 | 2 |"),
         ("\ty\n1\t2\n", "|  | y |\n| --- | --- |\n| 1 | 2 |"),
         ('#x,y\n1,"2, 3, 4"\n', "| x | y |\n| --- | --- |\n| 1 | 2, 3, 4 |"),
     ],
